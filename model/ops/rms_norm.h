@@ -1,0 +1,30 @@
+// RMSNorm (Zhang & Sennrich, 2019): out = x / sqrt(mean(x^2) + epsilon) * weight.
+// T tokens, D model. A is float32 or bfloat16. The sum of squares has a fixed tree, whatever T.
+#pragma once
+
+#include "model/core/tensor.h"
+#include "model/ops/op_context.h"
+
+namespace grpo::ops {
+
+void rms_norm_forward(const Tensor& out,     // [T, D] A
+                      const Tensor& rstd,    // [T] float32, or absent when no backward follows
+                      const Tensor& x,       // [T, D] A
+                      const Tensor& weight,  // [D] A
+                      float epsilon, OpContext& ctx);
+
+struct RmsNormGradients {
+  Tensor dx;                // [T, D] A
+  bool accumulate_dx;       // add to dx (the residual's gradient) instead of overwriting
+  Tensor dweight;           // [D] float32
+  bool accumulate_dweight;
+};
+
+void rms_norm_backward(const RmsNormGradients& gradients,
+                       const Tensor& dout,    // [T, D] A
+                       const Tensor& x,       // [T, D] A
+                       const Tensor& weight,  // [D] A
+                       const Tensor& rstd,    // [T] float32
+                       OpContext& ctx);
+
+}  // namespace grpo::ops
