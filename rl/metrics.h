@@ -1,0 +1,36 @@
+// One step's metrics, in a fixed order, and where they go.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace grpo::rl {
+
+class MetricSet {
+ public:
+  // A name is set once a step; setting it again is an InternalError.
+  void set(const std::string& name, double value);
+  std::optional<double> get(const std::string& name) const;
+  const std::vector<std::pair<std::string, double>>& values() const { return values_; }
+
+ private:
+  std::vector<std::pair<std::string, double>> values_;
+};
+
+// Receives what a run produces, on world rank 0 only. Implemented in app/.
+class RunObserver {
+ public:
+  virtual ~RunObserver() = default;
+
+  virtual void on_message(const std::string& line) = 0;                           // information for the console
+  virtual void on_warning(const std::string& line) = 0;
+  virtual void on_step(int64_t step, const MetricSet& metrics) = 0;               // step is 1-based; 0 is setup
+  virtual void on_progress(const std::string& phase, int64_t done, int64_t total) = 0;
+  // One line of samples/step_N.jsonl.
+  virtual void on_sample(int64_t step, const std::string& json_line) = 0;
+};
+
+}  // namespace grpo::rl
