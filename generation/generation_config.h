@@ -1,0 +1,26 @@
+// GenerationConfig: how completions are drawn and how the engine batches them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/core/config_visitor.h"
+
+namespace grpo::generation {
+
+struct GenerationConfig {
+  int64_t max_new_tokens = 128;
+  double temperature = 1.0;
+  int64_t top_k = 0;
+  double top_p = 1.0;
+  std::vector<int64_t> stop_token_ids;
+  bool ignore_eos = false;
+  int64_t max_batch_size = 64;
+  int64_t page_size_tokens = 16;
+  int64_t prefill_chunk_tokens = 512;
+
+  void visit(ConfigVisitor& visitor);
+  void validate(const ConfigVisitor& visitor) const;
+};
+
+}  // namespace grpo::generation

@@ -1,0 +1,21 @@
+// ParallelConfig: the axes of the mesh, as the config file states them.
+#pragma once
+
+#include <cstdint>
+
+#include "model/core/config_visitor.h"
+
+namespace grpo::parallel {
+
+struct ParallelConfig {
+  int64_t tensor = 1;
+  int64_t gtp_remat = 1;
+  int64_t data = 0;
+  int64_t gtp_alignment = 16;
+  double timeout_s = 600;
+
+  void visit(ConfigVisitor& visitor);
+  void validate(const ConfigVisitor& visitor) const;
+};
+
+}  // namespace grpo::parallel

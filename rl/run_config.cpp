@@ -1,0 +1,188 @@
+#include "rl/run_config.h"
+
+#include <algorithm>
+
+#include "model/core/errors.h"
+
+namespace grpo::rl {
+
+namespace {
+
+void require_range(const ConfigVisitor& visitor, const char* key, int64_t value, int64_t least,
+                   int64_t most) {
+  if (value < least || value > most) {
+    throw ConfigError(
+        fmt::format("{} is {}; allowed: {} to {}", visitor.where(key), value, least, most));
+  }
+}
+
+void require_range(const ConfigVisitor& visitor, const char* key, double value, double least,
+                   double most) {
+  if (!(value >= least && value <= most)) {
+    throw ConfigError(
+        fmt::format("{} is {}; allowed: {} to {}", visitor.where(key), value, least, most));
+  }
+}
+
+constexpr int64_t kMaxCount = int64_t{1} << 31;
+
+}  // namespace
+
+void GrpoConfig::visit(ConfigVisitor& visitor) {
+  visitor.field("num_prompts_per_step", num_prompts_per_step, "prompts drawn for each step");
+  visitor.field("num_generations_per_prompt", num_generations_per_prompt,
+                "completions a prompt; they form a group");
+  visitor.field("max_num_steps", max_num_steps, "steps of the run");
+  visitor.field("normalize_rewards", normalize_rewards, "divide advantages by the group's std");
+  visitor.field("use_leave_one_out_baseline", use_leave_one_out_baseline,
+                "baseline of a sample is the mean reward of the others in its group");
+  visitor.field("seed", seed, "keys initialisation, data order and sampling");
+}
+
+void GrpoConfig::validate(const ConfigVisitor& visitor) const {
+  require_range(visitor, "num_prompts_per_step", num_prompts_per_step, 1, kMaxCount);
+  require_range(visitor, "num_generations_per_prompt", num_generations_per_prompt, 1, kMaxCount);
+  require_range(visitor, "max_num_steps", max_num_steps, 1, kMaxCount);
+  require_range(visitor, "seed", seed, 0, INT64_MAX);
+}
+
+void ModelSizesConfig::visit(ConfigVisitor& visitor) {
+  visitor.field("hidden_size", hidden_size, "width of the residual stream");
+  visitor.field("num_hidden_layers", num_hidden_layers, "decoder layers");
+  visitor.field("num_attention_heads", num_attention_heads, "query heads");
+  visitor.field("num_key_value_heads", num_key_value_heads, "key/value heads");
+  visitor.field("intermediate_size", intermediate_size, "feed-forward width");
+  visitor.field("vocab_size", vocab_size, "rows of the embedding; 0 takes the tokenizer's");
+  visitor.field("max_position_embeddings", max_position_embeddings, "longest sequence");
+  visitor.field("rms_norm_eps", rms_norm_eps, "added to the mean square");
+  visitor.field("rope_theta", rope_theta, "base of the rotary frequencies");
+  visitor.field("tie_word_embeddings", tie_word_embeddings, "the LM head is the embedding");
+}
+
+void OptimizerKwargs::visit(ConfigVisitor& visitor) {
+  visitor.field("lr", lr, "base learning rate");
+  visitor.field("weight_decay", weight_decay, "decoupled decay of matrices (norms and biases have none)");
+  visitor.field("betas", betas, "AdamW's two moment factors");
+  visitor.field("eps", eps, "AdamW's denominator term");
+}
+
+void OptimizerKwargs::validate(const ConfigVisitor& visitor) const {
+  require_range(visitor, "lr", lr, 0.0, 1e3);
+  require_range(visitor, "weight_decay", weight_decay, 0.0, 1e3);
+  require_range(visitor, "eps", eps, 0.0, 1.0);
+  const bool good = betas.size() == 2 &&
+                    std::all_of(betas.begin(), betas.end(), [](double b) { return b >= 0 && b < 1; });
+  if (!good) {
+    throw ConfigError(
+        fmt::format("{}; allowed: two numbers, each at least 0 and below 1", visitor.where("betas")));
+  }
+}
+
+void OptimizerConfig::visit(ConfigVisitor& visitor) {
+  visitor.choice("name", name, {"adamw", "sgd"}, "the optimizer");
+  visit_section(visitor, "kwargs", "its settings", kwargs);
+}
+
+void SequencePackingConfig::visit(ConfigVisitor& visitor) {
+  visitor.field("train_mb_tokens", train_mb_tokens, "tokens in a training micro-batch, at most");
+  visitor.field("logprob_mb_tokens", logprob_mb_tokens, "tokens in a scoring micro-batch, at most");
+  visitor.field("logprob_chunk_tokens", logprob_chunk_tokens,
+                "rows of logits that exist at once in the LM head");
+}
+
+void SequencePackingConfig::validate(const ConfigVisitor& visitor) const {
+  require_range(visitor, "train_mb_tokens", train_mb_tokens, 1, kMaxCount);
+  require_range(visitor, "logprob_mb_tokens", logprob_mb_tokens, 1, kMaxCount);
+  require_range(visitor, "logprob_chunk_tokens", logprob_chunk_tokens, 1, kMaxCount);
+}
+
+void TokenizerConfig::visit(ConfigVisitor& visitor) {
+  visitor.field("name", name, "SentencePiece .model, tokenizer.json, or a directory with one");
+}
+
+void PolicyConfig::visit(ConfigVisitor& visitor) {
+  visitor.field("model_name", model_name,
+                "Hugging Face directory, a preset (qwen2.5-0.5b, -1.5b, -3b, -7b), or custom");
+  visit_section(visitor, "model", "sizes for model_name custom", model);
+  visit_section(visitor, "tokenizer", "text to tokens", tokenizer);
+  visitor.field("precision", precision,
+                "float32 or bfloat16; null takes the weights file's dtype, float32 without a file");
+  visitor.field("init_std", init_std, "standard deviation of random weights");
+  visitor.field("train_global_batch_size", train_global_batch_size,
+                "sequences an update; 0 takes all of a step's");
+  visitor.field("max_total_sequence_length", max_total_sequence_length,
+                "longest prompt plus response, in tokens");
+  visit_section(visitor, "sequence_packing", "micro-batches by tokens", sequence_packing);
+  visitor.field("max_grad_norm", max_grad_norm, "clip the global gradient norm to this; 0 does not clip");
+  visit_section(visitor, "optimizer", "how weights are updated", optimizer);
+  visit_section(visitor, "scheduler", "learning rate over the run", scheduler);
+  visit_section(visitor, "generation", "how completions are drawn", generation);
+}
+
+void PolicyConfig::validate(const ConfigVisitor& visitor) const {
+  if (model_name.empty()) {
+    throw ConfigError(fmt::format(
+        "{} is missing; allowed: a Hugging Face directory, a preset (qwen2.5-0.5b, ...) or custom",
+        visitor.where("model_name")));
+  }
+  if (precision && *precision != "float32" && *precision != "bfloat16") {
+    throw ConfigError(fmt::format("{} is '{}'; allowed: float32, bfloat16, null",
+                                  visitor.where("precision"), *precision));
+  }
+  require_range(visitor, "init_std", init_std, 0.0, 10.0);
+  require_range(visitor, "train_global_batch_size", train_global_batch_size, 0, kMaxCount);
+  require_range(visitor, "max_total_sequence_length", max_total_sequence_length, 2, kMaxCount);
+  require_range(visitor, "max_grad_norm", max_grad_norm, 0.0, 1e9);
+}
+
+void DataConfig::visit(ConfigVisitor& visitor) {
+  visit_section(visitor, "train", "prompts to learn from", train);
+}
+
+void EnvConfig::visit(ConfigVisitor& visitor) {
+  visit_list(visitor, "rewards", "reward functions; a sample's reward is their weighted sum", rewards);
+}
+
+void WarmStartConfig::visit(ConfigVisitor& visitor) {
+  visitor.field("num_steps", num_steps, "supervised steps before the first rollout; 0 for none");
+  visitor.field("global_batch_size", global_batch_size, "examples a supervised step");
+  visitor.field("lr", lr, "constant learning rate of the supervised steps");
+}
+
+void WarmStartConfig::validate(const ConfigVisitor& visitor) const {
+  require_range(visitor, "num_steps", num_steps, 0, kMaxCount);
+  require_range(visitor, "global_batch_size", global_batch_size, 1, kMaxCount);
+  require_range(visitor, "lr", lr, 0.0, 1e3);
+}
+
+void LoggerConfig::visit(ConfigVisitor& visitor) {
+  visitor.field("log_dir", log_dir, "folder of this run's files, reachable by every rank");
+  visitor.field("num_samples_to_print", num_samples_to_print, "completions shown on the console a step");
+}
+
+void LoggerConfig::validate(const ConfigVisitor& visitor) const {
+  if (log_dir.empty()) {
+    throw ConfigError(fmt::format("{} is empty; allowed: a folder", visitor.where("log_dir")));
+  }
+  require_range(visitor, "num_samples_to_print", num_samples_to_print, 0, 1000);
+}
+
+void NumericsConfig::visit(ConfigVisitor& visitor) {
+  visitor.choice("mode", mode, {"exact", "fast"},
+                 "exact: training and generation give the same bits; fast: any kernel may be used");
+}
+
+void RunConfig::visit(ConfigVisitor& visitor) {
+  visit_section(visitor, "grpo", "the loop", grpo);
+  visit_section(visitor, "loss_fn", "the clipped policy-gradient loss", loss_fn);
+  visit_section(visitor, "policy", "model, optimizer and generation", policy);
+  visit_section(visitor, "data", "prompts", data);
+  visit_section(visitor, "env", "rewards", env);
+  visit_section(visitor, "warm_start", "supervised steps before the first rollout", warm_start);
+  visit_section(visitor, "logger", "files and console", logger);
+  visit_section(visitor, "parallel", "the mesh", parallel);
+  visit_section(visitor, "numerics", "exactness", numerics);
+  visit_list(visitor, "gates", "bounds on metrics", gates);
+}
+
+}  // namespace grpo::rl

@@ -1,0 +1,157 @@
+// RunConfig: the whole configuration of a run, in NeMo-RL's nesting; `parallel`, `numerics`, `warm_start` and
+// `gates` are this program's own.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "generation/generation_config.h"
+#include "model/core/config_visitor.h"
+#include "parallel/parallel_config.h"
+#include "rl/gates.h"
+#include "rl/loss.h"
+#include "rl/lr_schedule.h"
+#include "rl/prompt_dataset.h"
+#include "rl/reward.h"
+
+namespace grpo::rl {
+
+struct GrpoConfig {
+  int64_t num_prompts_per_step = 8;
+  int64_t num_generations_per_prompt = 4;
+  int64_t max_num_steps = 10;
+  bool normalize_rewards = true;
+  bool use_leave_one_out_baseline = true;
+  int64_t seed = 42;
+
+  void visit(ConfigVisitor& visitor);
+  void validate(const ConfigVisitor& visitor) const;
+};
+
+// Sizes of a model with random weights, when model_name is "custom".
+struct ModelSizesConfig {
+  int64_t hidden_size = 64;
+  int64_t num_hidden_layers = 2;
+  int64_t num_attention_heads = 4;
+  int64_t num_key_value_heads = 2;
+  int64_t intermediate_size = 128;
+  int64_t vocab_size = 0;
+  int64_t max_position_embeddings = 1024;
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 10000.0;
+  bool tie_word_embeddings = true;
+
+  void visit(ConfigVisitor& visitor);
+};
+
+struct OptimizerKwargs {
+  double lr = 1e-6;
+  double weight_decay = 0.01;
+  std::vector<double> betas = {0.9, 0.999};
+  double eps = 1e-8;
+
+  void visit(ConfigVisitor& visitor);
+  void validate(const ConfigVisitor& visitor) const;
+};
+
+struct OptimizerConfig {
+  std::string name = "adamw";
+  OptimizerKwargs kwargs;
+
+  void visit(ConfigVisitor& visitor);
+};
+
+struct SequencePackingConfig {
+  int64_t train_mb_tokens = 4096;
+  int64_t logprob_mb_tokens = 4096;
+  int64_t logprob_chunk_tokens = 1024;
+
+  void visit(ConfigVisitor& visitor);
+  void validate(const ConfigVisitor& visitor) const;
+};
+
+struct TokenizerConfig {
+  std::string name;
+
+  void visit(ConfigVisitor& visitor);
+};
+
+struct PolicyConfig {
+  std::string model_name;  // Hugging Face directory, preset, or "custom" with `model`
+  ModelSizesConfig model;
+  TokenizerConfig tokenizer;
+  std::optional<std::string> precision;  // null: the weights file's dtype (float32 for random weights)
+  double init_std = 0.02;
+  int64_t train_global_batch_size = 0;
+  int64_t max_total_sequence_length = 1024;
+  SequencePackingConfig sequence_packing;
+  double max_grad_norm = 1.0;
+  OptimizerConfig optimizer;
+  SchedulerConfig scheduler;
+  generation::GenerationConfig generation;
+
+  void visit(ConfigVisitor& visitor);
+  void validate(const ConfigVisitor& visitor) const;
+};
+
+struct DataConfig {
+  DatasetConfig train;
+
+  void visit(ConfigVisitor& visitor);
+};
+
+struct EnvConfig {
+  std::vector<RewardConfig> rewards;
+
+  void visit(ConfigVisitor& visitor);
+};
+
+// Supervised steps on the dataset's responses before the first rollout; the reference policy is taken after.
+struct WarmStartConfig {
+  int64_t num_steps = 0;
+  int64_t global_batch_size = 32;
+  double lr = 1e-3;
+
+  void visit(ConfigVisitor& visitor);
+  void validate(const ConfigVisitor& visitor) const;
+};
+
+struct LoggerConfig {
+  std::string log_dir = "runs/default";
+  int64_t num_samples_to_print = 2;
+
+  void visit(ConfigVisitor& visitor);
+  void validate(const ConfigVisitor& visitor) const;
+};
+
+struct NumericsConfig {
+  std::string mode = "exact";
+
+  void visit(ConfigVisitor& visitor);
+};
+
+struct RunConfig {
+  GrpoConfig grpo;
+  LossConfig loss_fn;
+  PolicyConfig policy;
+  DataConfig data;
+  EnvConfig env;
+  WarmStartConfig warm_start;
+  LoggerConfig logger;
+  parallel::ParallelConfig parallel;
+  NumericsConfig numerics;
+  std::vector<GateConfig> gates;
+
+  void visit(ConfigVisitor& visitor);
+};
+
+// Rules between sections, checked once after reading; messages name the keys. Fills what 0 or null derives from
+// other keys (policy.train_global_batch_size, parallel.data), so that the resolved config states it.
+void resolve(RunConfig& config, int world_size);
+
+// "8 prompts x 4 samples = 32 sequences a step, 2 data ranks, 1 update of 32 sequences a step, ..."
+std::string batch_arithmetic(const RunConfig& config, int world_size);
+
+}  // namespace grpo::rl
