@@ -1,0 +1,43 @@
+// Trainer: one rank's GRPO run: refit, roll out, reward, train, measure, gate, repeat.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "parallel/world.h"
+#include "rl/gates.h"
+#include "rl/metrics.h"
+#include "rl/run_config.h"
+
+namespace grpo::rl {
+
+// Every metric a run of this configuration can log; gates may name these.
+std::set<std::string> known_metric_names(const RunConfig& config);
+
+struct RunOutcome {
+  ExitCode exit_code;  // kDone, kGate, or kSavedAfterSignal
+  int64_t num_steps;   // completed
+  std::vector<GateSummary> gates;
+};
+
+// Owned by the rank's main function, used by its thread. Every rank constructs one and calls run(); the
+// observer is heard on rank 0 only. Errors: DataError and ConfigError for files and configs, CommError for
+// peers, NonFiniteError for loss, gradients and weights.
+class Trainer {
+ public:
+  // `config` is resolved for the world's size.
+  Trainer(const RunConfig& config, parallel::World& world, RunObserver& observer);
+  ~Trainer();
+
+  // Runs all steps. When `stop_requested` becomes true on any rank, all ranks end at the next step boundary.
+  RunOutcome run(const std::atomic<bool>& stop_requested);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace grpo::rl
