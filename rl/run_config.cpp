@@ -157,6 +157,7 @@ void WarmStartConfig::validate(const ConfigVisitor& visitor) const {
 
 void LoggerConfig::visit(ConfigVisitor& visitor) {
   visitor.field("log_dir", log_dir, "folder of this run's files, reachable by every rank");
+  visitor.field("overwrite", overwrite, "replace the files of an earlier run in log_dir");
   visitor.field("num_samples_to_print", num_samples_to_print, "completions shown on the console a step");
 }
 

@@ -120,6 +120,7 @@ struct WarmStartConfig {
 
 struct LoggerConfig {
   std::string log_dir = "runs/default";
+  bool overwrite = false;
   int64_t num_samples_to_print = 2;
 
   void visit(ConfigVisitor& visitor);

@@ -11,9 +11,9 @@
 
 namespace grpo {
 
-// A struct offers `void visit(ConfigVisitor&)`, which names each field in order with a one-line reason, and
-// `void validate() const`, which throws ConfigError for values that cannot be. Implemented in app/.
-// Key names are the YAML keys. `allowed` is what an error message and the reference print after the value.
+// A struct offers `void visit(ConfigVisitor&)`, which names each field in order with a one-line reason, and, where
+// some values cannot be, `void validate(const ConfigVisitor&) const`, which throws ConfigError for them; it runs
+// when reading, right after the struct's fields. Key names are the YAML keys. Implemented in app/.
 class ConfigVisitor {
  public:
   virtual ~ConfigVisitor() = default;
@@ -42,15 +42,28 @@ class ConfigVisitor {
                     const std::function<size_t(int64_t)>& resize,
                     const std::function<void(size_t, ConfigVisitor&)>& body) = 0;
 
-  // Where a key of the section being visited stands ("configs/a.yaml:12:5: grpo.seed"), for validate().
+  // Where a key of the section being visited stands, for validate(): "configs/a.yaml:12:5: grpo.seed",
+  // "override grpo.seed=1: grpo.seed" or "default of grpo.seed".
   virtual std::string where(std::string_view key) const = 0;
+
+  // Fields get their values from a source, so that they have to be validated; false for writing.
+  virtual bool is_reading() const = 0;
 };
+
+// Visits a struct's fields in the current section.
+template <typename Config>
+void visit_fields(ConfigVisitor& visitor, Config& config) {
+  config.visit(visitor);
+  if constexpr (requires { config.validate(visitor); }) {
+    if (visitor.is_reading()) config.validate(visitor);
+  }
+}
 
 // Visits a nested config struct.
 template <typename Config>
 void visit_section(ConfigVisitor& visitor, std::string_view key, std::string_view reason,
                    Config& config) {
-  visitor.section(key, reason, [&](ConfigVisitor& inner) { config.visit(inner); });
+  visitor.section(key, reason, [&](ConfigVisitor& inner) { visit_fields(inner, config); });
 }
 
 // Visits a list of config structs.
@@ -63,7 +76,7 @@ void visit_list(ConfigVisitor& visitor, std::string_view key, std::string_view r
         if (count >= 0) configs.resize(static_cast<size_t>(count));
         return configs.size();
       },
-      [&](size_t index, ConfigVisitor& inner) { configs[index].visit(inner); });
+      [&](size_t index, ConfigVisitor& inner) { visit_fields(inner, configs[index]); });
 }
 
 }  // namespace grpo
