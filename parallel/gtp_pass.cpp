@@ -1,0 +1,137 @@
+#include "parallel/gtp_pass.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace grpo::parallel {
+
+GtpPass::GtpPass(ShardedParameterStore& store, const UseSchedule& schedule)
+    : store_(store), schedule_(schedule), contributions_(store.specs_.size(), 0) {
+  CHECK(!store_.pass_active_, "store '{}' already runs a pass", store_.name());
+  for (const ParameterUse& use : schedule_.uses()) {
+    CHECK(use.parameter >= 0 && static_cast<size_t>(use.parameter) < store_.specs_.size());
+    if (use.contributes_gradient) ++contributions_[static_cast<size_t>(use.parameter)];
+  }
+  store_.pass_active_ = true;
+}
+
+GtpPass::~GtpPass() { store_.pass_active_ = false; }
+
+const ParameterUse& GtpPass::expect_next(ParameterId parameter, const char* call) const {
+  CHECK(parameter >= 0 && static_cast<size_t>(parameter) < store_.specs_.size());
+  const std::string& name = store_.specs_[static_cast<size_t>(parameter)].name;
+  CHECK(cursor_ < schedule_.uses().size(), "{}({}) after the schedule's end", call, name);
+  const ParameterUse& next = schedule_.uses()[cursor_];
+  CHECK(next.parameter == parameter, "{}({}) at use {}, where the schedule has {}", call, name, cursor_,
+        store_.specs_[static_cast<size_t>(next.parameter)].name);
+  return next;
+}
+
+MaterializedWeight GtpPass::use(ParameterId parameter) {
+  const ParameterUse& next = expect_next(parameter, "use");
+  CHECK(next.reads_weight && !read_done_ && !grad_open_, "use({}) at use {} is not a read",
+        store_.specs_[static_cast<size_t>(parameter)].name, cursor_);
+  Tensor tensor = gather(parameter);
+  if (next.contributes_gradient) {
+    read_done_ = true;
+  } else {
+    ++cursor_;
+  }
+  return MaterializedWeight(this, parameter, tensor);
+}
+
+Tensor GtpPass::visible(ParameterId parameter, void* data, DType dtype) const {
+  const ParameterSpec& spec = store_.specs_[static_cast<size_t>(parameter)];
+  const ShardLayout& layout = store_.layout(parameter);
+  const Device device = store_.buffers_.allocator().device();
+  return spec.is_vector() ? Tensor(data, dtype, {layout.tp_rows}, device)
+                          : Tensor(data, dtype, {layout.tp_rows, layout.cols}, device);
+}
+
+Tensor GtpPass::gather(ParameterId parameter) {
+  const auto& entry = store_.entries_[static_cast<size_t>(parameter)];
+  const Tensor shard = store_.shard(parameter);
+  if (!entry.is_gathered) {
+    gathered_.emplace_back(parameter, Buffer());
+    return visible(parameter, shard.raw(), store_.dtype_);
+  }
+  const int64_t full_elements = entry.layout.padded_rows * entry.layout.cols;
+  const size_t full_bytes = static_cast<size_t>(full_elements) * dtype_size_bytes(store_.dtype_);
+  Buffer buffer = store_.buffers_.take(full_bytes);
+  const Tensor full(buffer.data(), store_.dtype_, {full_elements}, buffer.device());
+  store_.groups_.gtp_remat.communicator().all_gather(
+      full, shard.reshaped({shard.num_elements()}), Stream::none());
+  ++store_.counters_.gathers;
+  store_.counters_.gathered_bytes += static_cast<int64_t>(full_bytes);
+  void* data = buffer.data();
+  gathered_.emplace_back(parameter, std::move(buffer));
+  return visible(parameter, data, store_.dtype_);
+}
+
+void GtpPass::release(ParameterId parameter) noexcept {
+  const auto it = std::find_if(gathered_.rbegin(), gathered_.rend(),
+                               [&](const auto& held) { return held.first == parameter; });
+  if (it == gathered_.rend()) return;
+  if (it->second.data() != nullptr) store_.buffers_.give_back(std::move(it->second));
+  gathered_.erase(std::next(it).base());
+}
+
+GradientView GtpPass::begin_grad(ParameterId parameter) {
+  const ParameterUse& next = expect_next(parameter, "begin_grad");
+  CHECK(next.contributes_gradient && !grad_open_ && next.reads_weight == read_done_,
+        "begin_grad({}) at use {}", store_.specs_[static_cast<size_t>(parameter)].name, cursor_);
+  grad_open_ = true;
+  const auto& entry = store_.entries_[static_cast<size_t>(parameter)];
+  if (!entry.is_gathered) {
+    return {visible(parameter, store_.gradient_shard(parameter).raw(), DType::kFloat32), true};
+  }
+  PendingGradient& pending = pending_[parameter];
+  if (pending.num_contributions == 0) {
+    pending.buffer = store_.buffers_.take(
+        static_cast<size_t>(entry.layout.padded_rows * entry.layout.cols) * sizeof(float));
+  }
+  return {visible(parameter, pending.buffer.data(), DType::kFloat32), pending.num_contributions > 0};
+}
+
+void GtpPass::finish_grad(ParameterId parameter) {
+  expect_next(parameter, "finish_grad");
+  CHECK(grad_open_, "finish_grad without begin_grad");
+  grad_open_ = false;
+  read_done_ = false;
+  ++cursor_;
+  const auto it = pending_.find(parameter);
+  if (it == pending_.end()) return;
+  if (++it->second.num_contributions < contributions_[static_cast<size_t>(parameter)]) return;
+  Buffer buffer = std::move(it->second.buffer);
+  pending_.erase(it);
+  reduce_scatter(parameter, std::move(buffer));
+}
+
+void GtpPass::reduce_scatter(ParameterId parameter, Buffer buffer) {
+  const ShardLayout& layout = store_.layout(parameter);
+  const Device device = buffer.device();
+  const Tensor full(buffer.data(), DType::kFloat32, {layout.padded_rows, layout.cols}, device);
+  // The tail belongs to no logical row: whatever the buffer held must not reach a shard.
+  fill_zero(full.rows(layout.tp_rows, layout.padded_rows - layout.tp_rows));
+  const int64_t shard_elements = layout.num_elements();
+  Buffer sum_buffer = store_.buffers_.take(static_cast<size_t>(shard_elements) * sizeof(float));
+  const Tensor sum(sum_buffer.data(), DType::kFloat32, {shard_elements}, device);
+  store_.groups_.gtp_remat.communicator().reduce_scatter_sum(
+      sum, full.reshaped({full.num_elements()}), Stream::none());
+  ++store_.counters_.reduce_scatters;
+  store_.counters_.reduce_scattered_bytes += static_cast<int64_t>(full.size_bytes());
+  const float* source = sum.data<float>();
+  float* destination = store_.gradient_shard(parameter).data<float>();
+  for (int64_t i = 0; i < shard_elements; ++i) destination[i] += source[i];
+  store_.buffers_.give_back(std::move(sum_buffer));
+  store_.buffers_.give_back(std::move(buffer));
+}
+
+void GtpPass::finish() {
+  CHECK(cursor_ == schedule_.uses().size() && !grad_open_ && !read_done_,
+        "pass over '{}' ended at use {} of {}", store_.name(), cursor_, schedule_.uses().size());
+  CHECK(gathered_.empty(), "{} weights of '{}' are still materialized", gathered_.size(), store_.name());
+  CHECK(pending_.empty(), "{} gradients of '{}' wait for contributions", pending_.size(), store_.name());
+}
+
+}  // namespace grpo::parallel
