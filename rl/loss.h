@@ -39,20 +39,24 @@ struct LossConfig {
   bool is_token_local() const;
 };
 
-// One sequence; entry t belongs to the t-th predicted token. All spans have the same length.
+// One sequence; entry t belongs to the t-th predicted token. All spans have the same length unless
+// said.
 struct LossSequence {
-  std::span<const double> current;             // c, over the kept set
-  std::span<const double> current_unfiltered;  // c_u; same as current when nothing is filtered
-  std::span<const double> previous;            // p
-  std::span<const double> generation;          // g
-  std::span<const double> reference;           // r; empty without KL
-  std::span<const uint8_t> token_mask;         // m: 1 for response tokens
-  std::span<const double> advantages;          // A, a value a token
-  double sequence_mask;                        // s: 1 or 0
-  double reward;                               // only for positive_example_nll_weight
+  std::span<const double> current;  // c, over the kept set
+  std::span<const double>
+      current_unfiltered;  // c_u; empty or the same span as current when nothing is filtered
+  std::span<const double>
+      previous;  // p; not read with force_on_policy_ratio, where it may be empty
+  std::span<const double> generation;   // g
+  std::span<const double> reference;    // r; empty without KL
+  std::span<const uint8_t> token_mask;  // m: 1 for response tokens
+  std::span<const double> advantages;   // A, a value a token
+  double sequence_mask;                 // s: 1 or 0
+  double reward;                        // only for positive_example_nll_weight
 };
 
-// Global counts over all data ranks, and the term added to denominators (0 in the product).
+// Global counts over all data ranks, and the term added to denominators (0 in the product). A count
+// of 0 with epsilon 0 makes what it divides 0.
 struct LossCounts {
   double valid_tokens;
   double valid_sequences;
@@ -60,10 +64,11 @@ struct LossCounts {
   double denominator_epsilon;
 };
 
-// Sums of one sequence, already divided by the global counts: adding them over all sequences in a fixed order
-// gives the batch's values. Minima and maxima combine by min and max.
+// Sums of one sequence, not yet divided by a global count. Adding them over all sequences in a
+// fixed order and dividing once, by average_loss, gives the batch's values: the same bits for every
+// layout, and a mean of ones is exactly 1. Minima and maxima combine by min and max.
 struct LossSums {
-  double loss = 0;
+  double loss = 0;  // actor and KL; average_loss adds the positive-example term
   double kl_penalty = 0;
   double positive_nll_loss = 0;
   double probs_ratio = 0;
@@ -76,10 +81,10 @@ struct LossSums {
   double is_oob_ratio = 0;
   double approx_entropy = 0;
   double num_valid_samples = 0;
-  double clip_ratio_low = 0;   // share of valid tokens whose ratio is below 1 - ratio_clip_min
+  double clip_ratio_low = 0;   // tokens whose ratio is below 1 - ratio_clip_min
   double clip_ratio_high = 0;  // and above 1 + ratio_clip_max
   double probs_ratio_min;      // +inf without a valid token
-  double probs_ratio_max;
+  double probs_ratio_max;      // -inf without a valid token
   double probs_ratio_clamped_min;
   double probs_ratio_clamped_max;
 
@@ -88,12 +93,22 @@ struct LossSums {
 };
 
 struct LossGradients {
-  std::span<double> current;             // d loss / d c
-  std::span<double> current_unfiltered;  // d loss / d c_u (the KL term); adds to `current` when they are one
+  std::span<double> current;             // d loss / d c; empty when only the sums are wanted
+  std::span<double> current_unfiltered;  // d loss / d c_u (the KL term); adds to `current` when
+                                         // empty or the same span
 };
 
-// Gradients are overwritten. A token outside the mask contributes exactly 0 and may hold any value, NaN included.
-LossSums evaluate_loss(const LossConfig& config, const LossSequence& sequence, const LossCounts& counts,
-                       const LossGradients& gradients);
+// Loss of one sequence and its gradient, the latter divided by the counts. Gradients are
+// overwritten. A token outside the mask contributes exactly 0 and may hold any value, NaN included.
+// Thread-safe. For a config with is_token_local() a call on a part of a sequence's tokens gives
+// that part's gradient, and sums whose total over the parts is the sequence's up to rounding, but
+// for num_valid_samples (one a call).
+LossSums evaluate_loss(const LossConfig& config, const LossSequence& sequence,
+                       const LossCounts& counts, const LossGradients& gradients);
+
+// The batch's loss and metrics from the sum over all its sequences: means over valid tokens (or
+// sequences, README "Loss"); clip_ratio_* become shares of the valid tokens. num_valid_samples,
+// minima and maxima stay.
+LossSums average_loss(const LossConfig& config, const LossSums& total, const LossCounts& counts);
 
 }  // namespace grpo::rl
