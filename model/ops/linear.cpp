@@ -1,0 +1,85 @@
+#include "model/ops/linear.h"
+
+#include "model/ops/dispatch.h"
+#include "model/ops/linear_cpu.h"
+#include "model/ops/operand_checks.h"
+
+namespace grpo::ops {
+
+namespace {
+
+// Calls function(A{}, G{}) for activations A and a product or its gradient G, which is A or
+// float32.
+template <typename Function>
+void dispatch_linear(const char* op, DType activation, DType product, const OpContext& ctx,
+                     Function&& function) {
+  dispatch(op, activation, ctx, [&]<typename A>(A) {
+    if (product == DType::kFloat32) return function(A{}, float{});
+    function(A{}, A{});
+  });
+}
+
+// A product's dtype is the activations' or float32.
+void check_product(const OperandChecks& checks, const char* operand, const Tensor& product,
+                   DType activation, const Shape& shape) {
+  checks.expect(operand, product, product.dtype() == DType::kFloat32 ? DType::kFloat32 : activation,
+                shape);
+}
+
+}  // namespace
+
+void linear_forward(const Tensor& out, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                    OpContext& ctx) {
+  const char* op = "linear_forward";
+  const OperandChecks checks(op, ctx);
+  checks.expect_rank("x", x, 2);
+  checks.expect_activation("x", x);
+  checks.expect_rank("weight", weight, 2);
+  checks.expect("weight", weight, x.dtype(), {weight.size(0), x.size(1)});
+  checks.expect_if_present("bias", bias, x.dtype(), {weight.size(0)});
+  check_product(checks, "out", out, x.dtype(), {x.size(0), weight.size(0)});
+  dispatch_linear(op, x.dtype(), out.dtype(), ctx, [&]<typename A, typename Out>(A, Out) {
+    linear_forward_cpu<A, Out>(out, x, weight, bias, ctx);
+  });
+}
+
+void linear_backward_input(const Tensor& dx, const Tensor& dout, const Tensor& weight,
+                           bool accumulate, OpContext& ctx) {
+  const char* op = "linear_backward_input";
+  const OperandChecks checks(op, ctx);
+  checks.expect_rank("dx", dx, 2);
+  checks.expect_activation("dx", dx);
+  checks.expect_rank("weight", weight, 2);
+  checks.expect("weight", weight, dx.dtype(), {weight.size(0), dx.size(1)});
+  check_product(checks, "dout", dout, dx.dtype(), {dx.size(0), weight.size(0)});
+  dispatch_linear(op, dx.dtype(), dout.dtype(), ctx, [&]<typename A, typename G>(A, G) {
+    linear_backward_input_cpu<A, G>(dx, dout, weight, accumulate, ctx);
+  });
+}
+
+void linear_backward_weight(const Tensor& dweight, const Tensor& dout, const Tensor& x,
+                            bool accumulate, OpContext& ctx) {
+  const char* op = "linear_backward_weight";
+  const OperandChecks checks(op, ctx);
+  checks.expect_rank("x", x, 2);
+  checks.expect_activation("x", x);
+  checks.expect_rank("dout", dout, 2);
+  check_product(checks, "dout", dout, x.dtype(), {x.size(0), dout.size(1)});
+  checks.expect("dweight", dweight, DType::kFloat32, {dout.size(1), x.size(1)});
+  dispatch_linear(op, x.dtype(), dout.dtype(), ctx, [&]<typename A, typename G>(A, G) {
+    linear_backward_weight_cpu<A, G>(dweight, dout, x, accumulate, ctx);
+  });
+}
+
+void linear_backward_bias(const Tensor& dbias, const Tensor& dout, bool accumulate,
+                          OpContext& ctx) {
+  const char* op = "linear_backward_bias";
+  const OperandChecks checks(op, ctx);
+  checks.expect_rank("dout", dout, 2);
+  checks.expect_activation("dout", dout);
+  checks.expect("dbias", dbias, DType::kFloat32, {dout.size(1)});
+  dispatch(op, dout.dtype(), ctx,
+           [&]<typename G>(G) { linear_backward_bias_cpu<G>(dbias, dout, accumulate); });
+}
+
+}  // namespace grpo::ops
