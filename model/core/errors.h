@@ -47,6 +47,15 @@ class GateError : public Error {
 class CommError : public Error {
  public:
   explicit CommError(const std::string& message) : Error(ExitCode::kComm, message) {}
+
+ protected:
+  CommError(ExitCode code, const std::string& message) : Error(code, message) {}
+};
+
+// This rank stops because another one failed first; carries that rank's exit code.
+class PeerFailureError : public CommError {
+ public:
+  PeerFailureError(ExitCode code, const std::string& message) : CommError(code, message) {}
 };
 
 // A broken invariant of this program, never the user's fault.

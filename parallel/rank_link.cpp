@@ -1,0 +1,184 @@
+#include "parallel/rank_link.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace grpo::parallel {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A rank that timed out looks this long at who else waits. Its own message comes after that, so
+// whoever lost a connection waits longer for the first failure to be written.
+constexpr milliseconds kStuckPatience{1500};
+constexpr milliseconds kFailureGrace{3000};
+
+// Waits shorter than this do not look for trouble elsewhere; longer ones look every kWatchPeriod.
+constexpr milliseconds kWatchAfter{200};
+constexpr milliseconds kWatchPeriod{100};
+
+double seconds(milliseconds duration) { return static_cast<double>(duration.count()) / 1000.0; }
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (size_t i = 0; i < ranks.size(); ++i)
+    text += fmt::format("{}{}", i == 0 ? " " : ", ", ranks[i]);
+  return text;
+}
+
+}  // namespace
+
+RankLink::RankLink(const WorldOptions& options)
+    : options_(options), board_(options.store, options.rank, options.size) {
+  CHECK(options.size >= 1 && options.rank >= 0 && options.rank < options.size,
+        "rank {} in a world of {}", options.rank, options.size);
+  CHECK(options.store != nullptr);
+  if (options.size == 1) return;
+  const auto deadline = SteadyClock::now() + options.timeout;
+  wait_for_all_ranks(deadline);
+  try {
+    transport_ = connect_gloo({options.rank, options.size, options.host, deadline}, *options.store);
+  } catch (const TransportError& error) {
+    throw_if_peer_failed(kFailureGrace);
+    record_and_throw(fmt::format("could not connect to the other ranks from {}: {}", options.host,
+                                 error.what()));
+  }
+  // The watcher takes no signals: handlers run on the program's own threads.
+  sigset_t all, saved;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &saved);
+  watcher_ = std::thread([this] { watch_for_trouble(); });
+  pthread_sigmask(SIG_SETMASK, &saved, nullptr);
+}
+
+RankLink::~RankLink() { close(); }
+
+void RankLink::wait_for_all_ranks(SteadyClock::time_point deadline) {
+  const auto key = [](int rank) { return fmt::format("hello/{}", rank); };
+  if (!options_.store->set_if_absent(key(options_.rank), options_.host)) {
+    throw CommError(
+        fmt::format("rank {}: another rank {} is already in the rendezvous: a second process with "
+                    "the same rank, or a "
+                    "folder left by an earlier launch",
+                    options_.rank, options_.rank));
+  }
+  std::vector<int> missing;
+  for (int rank = 0; rank < options_.size; ++rank) missing.push_back(rank);
+  for (auto pause = milliseconds(1);; pause = std::min(pause * 2, milliseconds(50))) {
+    std::erase_if(missing, [&](int rank) { return options_.store->get(key(rank)).has_value(); });
+    if (missing.empty()) return;
+    throw_if_peer_failed(milliseconds(0));
+    if (SteadyClock::now() >= deadline) {
+      record_and_throw(fmt::format("waited {:.1f} s for {} to connect", seconds(options_.timeout),
+                                   list_ranks(missing)));
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+void RankLink::watch_for_trouble() {
+  std::unique_lock lock(watch_mutex_);
+  while (!watch_wakeup_.wait_for(lock, kWatchPeriod, [this] { return stop_watching_; })) {
+    if (transport_->waiting_for() < kWatchAfter) continue;
+    try {
+      if (board_.has_trouble()) transport_->interrupt();
+    } catch (const std::exception&) {
+      // The store cannot be read just now: the wait still has its own deadline.
+    }
+  }
+}
+
+void RankLink::transfer(std::string_view operation, std::string_view group,
+                        std::span<const WireMessage> sends, std::span<const WireMessage> receives) {
+  if (failure_) std::rethrow_exception(failure_);
+  CHECK(transport_ != nullptr, "{} of group {} after the world was closed", operation, group);
+  try {
+    transport_->transfer(sends, receives, SteadyClock::now() + options_.timeout);
+  } catch (const TransportError& error) {
+    try {
+      fail(error, fmt::format("{} of group {}", operation, group));
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+    transport_->close();
+    std::rethrow_exception(failure_);
+  }
+}
+
+void RankLink::fail(const TransportError& error, const std::string& during) {
+  using Kind = TransportError::Kind;
+  throw_if_peer_failed(milliseconds(0));
+  board_.report_stuck({error.peer(), fmt::format("{}, {}", during, phase_text())});
+  if (error.kind() == Kind::kTimeout) {
+    const auto waits = board_.collect_stuck(kStuckPatience);
+    record_and_throw(fmt::format("waited {:.1f} s for rank {} in {}; {}", seconds(options_.timeout),
+                                 error.peer(), during, explain_waits(waits, options_.rank)));
+  }
+  throw_if_peer_failed(kFailureGrace);
+  if (error.kind() == Kind::kClosed) {
+    record_and_throw(
+        fmt::format("connection to rank {} closed in {}; rank {} ended without a report ({})",
+                    error.peer(), during, error.peer(), error.what()));
+  }
+  record_and_throw(
+      fmt::format("stopped waiting for rank {} in {}: another rank gave up and did not say why",
+                  error.peer(), during));
+}
+
+void RankLink::throw_if_peer_failed(milliseconds grace) {
+  const auto failure = board_.first_failure(grace);
+  if (!failure || failure->rank == options_.rank) return;
+  const std::string where = failure->phase.empty() ? ""
+                                                   : fmt::format(" in phase '{}', step {}",
+                                                                 failure->phase, failure->step);
+  throw PeerFailureError(failure->exit_code,
+                         fmt::format("rank {}: stopped because rank {} failed{}: {}", options_.rank,
+                                     failure->rank, where, failure->message));
+}
+
+void RankLink::record_and_throw(const std::string& message) {
+  {
+    const std::lock_guard lock(phase_mutex_);
+    board_.record({options_.rank, ExitCode::kComm, phase_, step_, message});
+  }
+  throw CommError(fmt::format("rank {}, {}: {}", options_.rank, phase_text(), message));
+}
+
+std::string RankLink::phase_text() const {
+  const std::lock_guard lock(phase_mutex_);
+  return fmt::format("phase '{}', step {}", phase_, step_);
+}
+
+void RankLink::set_phase(const std::string& phase, int64_t step) {
+  const std::lock_guard lock(phase_mutex_);
+  phase_ = phase;
+  step_ = step;
+}
+
+void RankLink::record_failure(const Error& error) noexcept {
+  if (dynamic_cast<const PeerFailureError*>(&error) != nullptr) return;
+  try {
+    const std::lock_guard lock(phase_mutex_);
+    board_.record({options_.rank, error.exit_code(), phase_, step_, error.what()});
+  } catch (...) {
+    // Nowhere left to say it; the error itself is on its way to main().
+  }
+}
+
+std::optional<FailureRecord> RankLink::first_failure(milliseconds grace) {
+  return board_.first_failure(grace);
+}
+
+void RankLink::close() noexcept {
+  {
+    const std::lock_guard lock(watch_mutex_);
+    stop_watching_ = true;
+  }
+  watch_wakeup_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+  transport_.reset();
+}
+
+}  // namespace grpo::parallel

@@ -1,0 +1,70 @@
+// RankLink: one rank's end of all connections. Adds to the transport what errors need: the rank's
+// phase and step, the failures of others, and the search for the rank that hangs.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "parallel/failure_board.h"
+#include "parallel/gloo_transport.h"
+#include "parallel/world.h"
+
+namespace grpo::parallel {
+
+// Shared by the World that owns it and its communicators. transfer() and close() belong to the
+// rank's thread.
+class RankLink {
+ public:
+  // Connects to all peers. Throws CommError.
+  explicit RankLink(const WorldOptions& options);
+  RankLink(const RankLink&) = delete;
+  RankLink& operator=(const RankLink&) = delete;
+  ~RankLink();
+
+  int rank() const { return options_.rank; }
+  int size() const { return options_.size; }
+
+  // As Transport::transfer, with the world's timeout; "operation of group" appears in messages.
+  // Throws CommError, and the same again for every call after it.
+  void transfer(std::string_view operation, std::string_view group,
+                std::span<const WireMessage> sends, std::span<const WireMessage> receives);
+
+  void set_phase(const std::string& phase, int64_t step);
+  void record_failure(const Error& error) noexcept;
+  std::optional<FailureRecord> first_failure(std::chrono::milliseconds grace);
+  // Closes the connections; what was sent arrives. The link is of no more use.
+  void close() noexcept;
+
+ private:
+  void wait_for_all_ranks(SteadyClock::time_point deadline);
+  void watch_for_trouble();
+  // Turns the transport's error into the CommError that tells the cause.
+  void fail(const TransportError& error, const std::string& during);
+  void throw_if_peer_failed(std::chrono::milliseconds grace);
+  [[noreturn]] void record_and_throw(const std::string& message);
+  std::string phase_text() const;  // "phase 'generation', step 3"
+
+  WorldOptions options_;
+  FailureBoard board_;
+  std::unique_ptr<Transport> transport_;
+  std::exception_ptr failure_;  // of an earlier transfer
+
+  mutable std::mutex phase_mutex_;
+  std::string phase_ = "setup";
+  int64_t step_ = 0;
+
+  std::mutex watch_mutex_;
+  std::condition_variable watch_wakeup_;
+  bool stop_watching_ = false;
+  std::thread watcher_;
+};
+
+}  // namespace grpo::parallel

@@ -1,0 +1,63 @@
+#include "parallel/world.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "parallel/group_communicator.h"
+#include "parallel/rank_link.h"
+
+namespace grpo::parallel {
+namespace {
+
+class LinkedWorld final : public World {
+ public:
+  explicit LinkedWorld(const WorldOptions& options) : link_(std::make_shared<RankLink>(options)) {}
+  LinkedWorld(const LinkedWorld&) = delete;
+  LinkedWorld& operator=(const LinkedWorld&) = delete;
+  // Communicators may outlive the world; its connections do not.
+  ~LinkedWorld() override { link_->close(); }
+
+  int rank() const override { return link_->rank(); }
+  int size() const override { return link_->size(); }
+
+  std::shared_ptr<Communicator> make_group(const std::vector<int>& ranks,
+                                           const std::string& name) override {
+    const bool is_ascending =
+        std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+    CHECK(!ranks.empty() && is_ascending && ranks.front() >= 0 && ranks.back() < size() &&
+              std::binary_search(ranks.begin(), ranks.end(), rank()),
+          "group '{}' must list ascending ranks of a world of {} with rank {} among them", name,
+          size(), rank());
+    if (ranks.size() == 1) return make_solo_communicator(name);
+    return make_group_communicator(link_, ranks, name, next_group_id(ranks, name));
+  }
+
+  void set_phase(const std::string& phase, int64_t step) override { link_->set_phase(phase, step); }
+  void record_failure(const Error& error) noexcept override { link_->record_failure(error); }
+  std::optional<FailureRecord> first_failure(std::chrono::milliseconds grace) override {
+    return link_->first_failure(grace);
+  }
+
+ private:
+  // From what all members know without asking: the list, the name, and how many groups of both came
+  // before.
+  uint64_t next_group_id(const std::vector<int>& ranks, const std::string& name) {
+    const int count = num_groups_[{ranks, name}]++;
+    uint64_t id = mix_hash(0, static_cast<uint64_t>(count));
+    for (const int rank : ranks) id = mix_hash(id, static_cast<uint64_t>(rank));
+    for (const char c : name) id = mix_hash(id, static_cast<uint64_t>(c));
+    return id;
+  }
+
+  std::shared_ptr<RankLink> link_;
+  std::map<std::pair<std::vector<int>, std::string>, int> num_groups_;
+};
+
+}  // namespace
+
+std::unique_ptr<World> World::connect(const WorldOptions& options) {
+  return std::make_unique<LinkedWorld>(options);
+}
+
+}  // namespace grpo::parallel
