@@ -1,0 +1,142 @@
+#include "model/layers/lm_head.h"
+
+#include <algorithm>
+
+#include "model/ops/linear.h"
+
+namespace grpo::model {
+
+// Rows [begin, begin + count) and the tensors that belong to them.
+struct LmHead::Chunk {
+  int64_t begin;
+  int64_t count;
+  Tensor logits;                    // [count, V] float32
+  ops::TokenLogprobs logprobs;      // [count]
+  ops::LogprobGradients gradients;  // [count]
+  GradientView weight_gradient;     // [V, D]
+};
+
+void LmHead::append_score_uses(std::vector<ParameterUse>& uses) const {
+  uses.push_back({weight_, UsePhase::kForward, true, false});
+}
+
+void LmHead::append_train_uses(std::vector<ParameterUse>& uses, bool token_local) const {
+  if (!token_local) uses.push_back({weight_, UsePhase::kForward, true, false});
+  uses.push_back({weight_, UsePhase::kBackward, true, true});
+}
+
+void LmHead::logits(Pass& pass, const Tensor& out, const Tensor& x, OpContext& ctx) const {
+  const MaterializedWeight weight = pass.use(weight_);
+  ops::linear_forward(out, x, weight.tensor(), Tensor(), ctx);
+}
+
+void LmHead::chunk_logprobs(const Tensor& weight, const Tensor& x, const HeadTargets& targets,
+                            const Chunk& chunk, OpContext& ctx) const {
+  ops::linear_forward(chunk.logits, x.rows(chunk.begin, chunk.count), weight, Tensor(), ctx);
+  ops::token_logprobs(chunk.logprobs, chunk.logits, targets.targets.rows(chunk.begin, chunk.count),
+                      targets.cuts == nullptr ? nullptr : targets.cuts + chunk.begin,
+                      targets.inv_temperature, ctx);
+}
+
+void LmHead::chunk_backward(const Tensor& weight, const Tensor& dx, const Tensor& x,
+                            const HeadTargets& targets, const Chunk& chunk, OpContext& ctx) const {
+  ops::token_logprobs_backward(chunk.logits, chunk.gradients,
+                               targets.targets.rows(chunk.begin, chunk.count),
+                               targets.cuts == nullptr ? nullptr : targets.cuts + chunk.begin,
+                               targets.inv_temperature, ctx);
+  ops::linear_backward_input(dx.rows(chunk.begin, chunk.count), chunk.logits, weight, false, ctx);
+  ops::linear_backward_weight(chunk.weight_gradient.tensor, chunk.logits,
+                              x.rows(chunk.begin, chunk.count), chunk.weight_gradient.accumulate, ctx);
+}
+
+void LmHead::score(Pass& pass, const ops::TokenLogprobs& out, const Tensor& x,
+                   const HeadTargets& targets, OpContext& ctx) const {
+  const Workspace::Scope scope(ctx.workspace);
+  const int64_t rows = x.size(0);
+  const Tensor logits = ctx.workspace.take(DType::kFloat32, {std::min(rows, chunk_rows_), vocab_size_});
+  const MaterializedWeight weight = pass.use(weight_);
+  for (int64_t begin = 0; begin < rows; begin += chunk_rows_) {
+    const int64_t count = std::min(chunk_rows_, rows - begin);
+    chunk_logprobs(weight.tensor(), x, targets,
+                   {.begin = begin,
+                    .count = count,
+                    .logits = logits.rows(0, count),
+                    .logprobs = {.processed = out.processed.rows(begin, count),
+                                 .unfiltered = out.unfiltered.rows(begin, count)},
+                    .gradients = {},
+                    .weight_gradient = {}},
+                   ctx);
+  }
+}
+
+void LmHead::train(Pass& pass, const Tensor& dx, const Tensor& x, const HeadTargets& targets,
+                   TokenLoss& loss, OpContext& ctx) const {
+  const Workspace::Scope scope(ctx.workspace);
+  if (loss.is_token_local()) {
+    train_single_pass(pass, dx, x, targets, loss, ctx);
+  } else {
+    train_two_pass(pass, dx, x, targets, loss, ctx);
+  }
+}
+
+void LmHead::train_single_pass(Pass& pass, const Tensor& dx, const Tensor& x,
+                               const HeadTargets& targets, TokenLoss& loss, OpContext& ctx) const {
+  const int64_t rows = x.size(0);
+  const int64_t chunk_rows = std::min(rows, chunk_rows_);
+  const Tensor logits = ctx.workspace.take(DType::kFloat32, {chunk_rows, vocab_size_});
+  const Tensor values = ctx.workspace.take(DType::kFloat32, {4, chunk_rows});
+  const auto row_of_values = [&](int64_t row, int64_t count) {
+    return values.rows(row, 1).reshaped({chunk_rows}).rows(0, count);
+  };
+  const MaterializedWeight weight = pass.use(weight_);
+  GradientView weight_gradient = pass.begin_grad(weight_);
+  for (int64_t begin = 0; begin < rows; begin += chunk_rows_) {
+    const int64_t count = std::min(chunk_rows_, rows - begin);
+    const Chunk chunk{.begin = begin,
+                      .count = count,
+                      .logits = logits.rows(0, count),
+                      .logprobs = {.processed = row_of_values(0, count),
+                                   .unfiltered = row_of_values(1, count)},
+                      .gradients = {.dprocessed = row_of_values(2, count),
+                                    .dunfiltered = row_of_values(3, count)},
+                      .weight_gradient = weight_gradient};
+    chunk_logprobs(weight.tensor(), x, targets, chunk, ctx);
+    loss.evaluate(begin, begin + count, chunk.logprobs, chunk.gradients);
+    chunk_backward(weight.tensor(), dx, x, targets, chunk, ctx);
+    weight_gradient.accumulate = true;
+  }
+  if (rows == 0 && !weight_gradient.accumulate) fill_zero(weight_gradient.tensor);
+  pass.finish_grad(weight_);
+}
+
+void LmHead::train_two_pass(Pass& pass, const Tensor& dx, const Tensor& x, const HeadTargets& targets,
+                            TokenLoss& loss, OpContext& ctx) const {
+  const int64_t rows = x.size(0);
+  const Tensor values = ctx.workspace.take(DType::kFloat32, {4, rows});
+  const auto row_of_values = [&](int64_t row) { return values.rows(row, 1).reshaped({rows}); };
+  const ops::TokenLogprobs logprobs{.processed = row_of_values(0), .unfiltered = row_of_values(1)};
+  const ops::LogprobGradients gradients{.dprocessed = row_of_values(2),
+                                        .dunfiltered = row_of_values(3)};
+  score(pass, logprobs, x, targets, ctx);
+  loss.evaluate(0, rows, logprobs, gradients);
+  const Tensor logits = ctx.workspace.take(DType::kFloat32, {std::min(rows, chunk_rows_), vocab_size_});
+  const MaterializedWeight weight = pass.use(weight_);
+  GradientView weight_gradient = pass.begin_grad(weight_);
+  for (int64_t begin = 0; begin < rows; begin += chunk_rows_) {
+    const int64_t count = std::min(chunk_rows_, rows - begin);
+    const Chunk chunk{.begin = begin,
+                      .count = count,
+                      .logits = logits.rows(0, count),
+                      .logprobs = {},
+                      .gradients = {.dprocessed = gradients.dprocessed.rows(begin, count),
+                                    .dunfiltered = gradients.dunfiltered.rows(begin, count)},
+                      .weight_gradient = weight_gradient};
+    ops::linear_forward(chunk.logits, x.rows(begin, count), weight.tensor(), Tensor(), ctx);
+    chunk_backward(weight.tensor(), dx, x, targets, chunk, ctx);
+    weight_gradient.accumulate = true;
+  }
+  if (rows == 0 && !weight_gradient.accumulate) fill_zero(weight_gradient.tensor);
+  pass.finish_grad(weight_);
+}
+
+}  // namespace grpo::model
