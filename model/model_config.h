@@ -1,4 +1,5 @@
 // ModelConfig: the sizes of a Qwen2-style decoder, from a Hugging Face config.json or a preset.
+// Plain values; the functions have no state and are thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ struct ModelConfig {
   double rms_norm_eps;
   double rope_theta;
   bool tie_word_embeddings;
-  DType dtype;                      // of the weights in the file
+  DType dtype;  // of the weights in the file
   std::vector<int32_t> eos_token_ids;
 
   int64_t q_size() const { return num_heads * head_dim; }
@@ -31,14 +32,20 @@ struct ModelConfig {
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
 };
 
-// Throws what `fail` makes of the problem when a size is not positive, does not divide, or is not supported
-// (head_dim not a multiple of 8, num_heads not a multiple of num_kv_heads). `where` starts the message.
+// What is wrong with the sizes (key, value, what is allowed), or nullopt: every size from 1 to a
+// bound that keeps all products inside int64, num_heads a multiple of num_kv_heads, head_dim a
+// multiple of 8, ids inside the vocabulary.
+std::optional<std::string> find_problem(const ModelConfig& config);
+
+// Throws DataError "where: problem". A caller whose sizes come from elsewhere than a file uses
+// find_problem.
 void validate(const ModelConfig& config, const std::string& where);
 
-// Reads <directory>/config.json: the published Qwen2.5 spelling (rope_theta and torch_dtype at the top level) and
-// the newer one (rope_parameters.rope_theta, dtype). generation_config.json adds stop ids when present.
-// Throws DataError: file, key, value, what is allowed; other architectures and unsupported features
-// (sliding window in use, rope scaling, other activations) are refused by name.
+// Reads <directory>/config.json: the published Qwen2.5 spelling (rope_theta and torch_dtype at the
+// top level) and the newer one (rope_parameters.rope_theta, dtype). generation_config.json adds
+// stop ids when present. Throws DataError: file, key, value, what is allowed; other architectures
+// and unsupported features (sliding window in use, rope scaling, other activations) are refused by
+// name.
 ModelConfig read_model_config(const std::filesystem::path& directory);
 
 // Writes config.json in the published spelling, readable by transformers and by read_model_config.

@@ -1,4 +1,5 @@
-// Safetensors files (https://huggingface.co/docs/safetensors): reading with every bound checked, writing by rows.
+// Safetensors files (https://huggingface.co/docs/safetensors): reading with every bound checked,
+// writing by rows.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "model/core/dtype.h"
@@ -23,8 +26,10 @@ struct TensorInfo {
   size_t size_bytes() const;
 };
 
-// One mapped file. Immutable; thread-safe. Throws DataError for anything malformed: header longer than the file,
-// bad JSON, duplicate names, unknown dtype, overlapping, out-of-range or wrong-sized data ranges.
+// One mapped file. Immutable; thread-safe. Throws DataError for anything malformed: header longer
+// than the file or 100 MB, bad JSON, duplicate names, unknown dtype; data ranges that overlap,
+// leave holes, leave the file or do not fit the shape. Tensors of the format's other dtypes (F16,
+// F64, I8, ...) may lie in the file; only asking for one, with find() or bytes(), is an error.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
@@ -33,28 +38,40 @@ class SafetensorsFile {
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in file order
+  const std::vector<TensorInfo>& tensors() const {
+    return tensors_;
+  }  // in file order, supported dtypes
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  const TensorInfo* find(const std::string& name) const;               // null when absent
+  const TensorInfo* find(const std::string& name) const;  // null when absent
+  // Tensors of dtypes this program does not read: name -> dtype as the file spells it.
+  const std::map<std::string, std::string>& unsupported() const { return unsupported_; }
   // Little-endian bytes of a tensor (unaligned). Throws DataError when absent.
   std::span<const std::byte> bytes(const std::string& name) const;
 
  private:
+  void map_file();
+  void read_header(std::string_view header);
+
   std::filesystem::path path_;
   std::vector<TensorInfo> tensors_;
   std::map<std::string, std::string> metadata_;
-  std::map<std::string, std::pair<size_t, size_t>> index_;  // name -> (position in tensors_, first byte)
+  std::map<std::string, std::pair<size_t, size_t>>
+      index_;                                       // name -> (position in tensors_, first byte)
+  std::map<std::string, std::string> unsupported_;  // name -> dtype as the file spells it
   const std::byte* mapping_ = nullptr;
   size_t mapping_bytes_ = 0;
 };
 
-// The weights of a Hugging Face directory: model.safetensors, or the files that model.safetensors.index.json names.
+// The weights of a Hugging Face directory: model.safetensors, or the files that
+// model.safetensors.index.json names (only the tensors that the index lists). Immutable;
+// thread-safe. Throws DataError for a missing or malformed file, a shard name that is not a plain
+// file name, and a listed tensor that its shard lacks.
 class WeightsDirectory {
  public:
   explicit WeightsDirectory(const std::filesystem::path& directory);
 
-  std::vector<TensorInfo> tensors() const;  // of all files
-  const TensorInfo* find(const std::string& name) const;
+  std::vector<TensorInfo> tensors() const;                // of all files
+  const TensorInfo* find(const std::string& name) const;  // null when absent
   std::span<const std::byte> bytes(const std::string& name) const;
   // "dir/model-00001-of-00002.safetensors" for messages.
   std::string file_of(const std::string& name) const;
@@ -65,8 +82,10 @@ class WeightsDirectory {
   std::map<std::string, const SafetensorsFile*> owner_;
 };
 
-// Writes one file of known tensors, rows in any order, to a temporary name; commit() syncs and renames.
-// Without commit nothing appears under the final name. Throws DataError (path, errno text) when the disk refuses.
+// Writes one file of known tensors, elements in any order and each exactly once, to a temporary
+// name; commit() syncs and renames. Without commit nothing stays behind. One thread at a time.
+// Throws DataError (path, errno text) when the disk refuses; a double, missing or out-of-range
+// write is a failed CHECK.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::filesystem::path& path, const std::vector<TensorInfo>& tensors,

@@ -1,0 +1,111 @@
+#include "model/json_text.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
+
+#include "model/core/errors.h"
+
+namespace grpo::model {
+namespace {
+
+constexpr size_t kMaxShownBytes = 80;
+constexpr size_t kMaxJsonFileBytes = size_t{64} << 20;
+
+std::string dump_line(const nlohmann::json& value) {
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
+
+std::string json_string(std::string_view text) { return dump_line(nlohmann::json(text)); }
+
+std::string shown_text(std::string_view text) {
+  if (text.size() <= kMaxShownBytes) return json_string(text);
+  return json_string(text.substr(0, kMaxShownBytes)) + "...";
+}
+
+std::string shown(const nlohmann::json& value) {
+  if (value.is_string()) return shown_text(value.get_ref<const std::string&>());
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return fmt::format("a list of {}", value.size());
+  return dump_line(value);
+}
+
+std::string json_problem(const std::string& what) {
+  const size_t prefix_end = what.find("] ");
+  std::string text = prefix_end == std::string::npos ? what : what.substr(prefix_end + 2);
+  if (text.size() > 200) text = text.substr(0, 200) + "...";
+  // Through a JSON string and back without its quotes: control characters and broken UTF-8
+  // disappear.
+  text = json_string(text);
+  return text.substr(1, text.size() - 2);
+}
+
+nlohmann::json parse_json(std::string_view text, const std::string& where) {
+  using nlohmann::json;
+  std::vector<std::set<std::string>> open_objects;
+  const auto check_event = [&](int depth, json::parse_event_t event, json& parsed) {
+    if (depth > kMaxJsonDepth) {
+      throw DataError(fmt::format("{}: JSON nested deeper than {} levels", where, kMaxJsonDepth));
+    }
+    if (event == json::parse_event_t::object_start) {
+      open_objects.emplace_back();
+    } else if (event == json::parse_event_t::object_end) {
+      open_objects.pop_back();
+    } else if (event == json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!open_objects.back().insert(key).second) {
+        throw DataError(fmt::format("{}: duplicate key {}", where, shown_text(key)));
+      }
+    }
+    return true;
+  };
+  try {
+    return json::parse(text.begin(), text.end(), check_event);
+  } catch (const json::exception& error) {
+    throw DataError(fmt::format("{}: not valid JSON: {}", where, json_problem(error.what())));
+  }
+}
+
+std::string read_whole_file(const std::filesystem::path& path, size_t max_bytes) {
+  const std::string name = path.string();
+  // O_NONBLOCK: opening a named pipe must not hang; regular files ignore it.
+  const int descriptor = ::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) throw DataError(fmt::format("{}: {}", name, std::strerror(errno)));
+  struct Closer {
+    int descriptor;
+    ~Closer() { ::close(descriptor); }
+  } closer{descriptor};
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    throw DataError(fmt::format("{}: not a regular file", name));
+  }
+  if (static_cast<uint64_t>(status.st_size) > max_bytes) {
+    throw DataError(
+        fmt::format("{}: {} bytes, at most {} are allowed", name, status.st_size, max_bytes));
+  }
+  std::string text(static_cast<size_t>(status.st_size), '\0');
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t count = ::read(descriptor, text.data() + done, text.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw DataError(fmt::format("{}: {}", name, std::strerror(errno)));
+    if (count == 0) break;
+    done += static_cast<size_t>(count);
+  }
+  text.resize(done);
+  return text;
+}
+
+nlohmann::json read_json_file(const std::filesystem::path& path) {
+  return parse_json(read_whole_file(path, kMaxJsonFileBytes), path.string());
+}
+
+}  // namespace grpo::model
