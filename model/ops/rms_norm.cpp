@@ -1,0 +1,37 @@
+#include "model/ops/rms_norm.h"
+
+#include "model/ops/dispatch.h"
+#include "model/ops/operand_checks.h"
+#include "model/ops/rms_norm_cpu.h"
+
+namespace grpo::ops {
+
+void rms_norm_forward(const Tensor& out, const Tensor& rstd, const Tensor& x, const Tensor& weight,
+                      float epsilon, OpContext& ctx) {
+  const char* op = "rms_norm_forward";
+  const OperandChecks checks(op, ctx);
+  checks.expect_rank("x", x, 2);
+  checks.expect_activation("x", x);
+  checks.expect("out", out, x.dtype(), x.shape());
+  checks.expect("weight", weight, x.dtype(), {x.size(1)});
+  checks.expect_if_present("rstd", rstd, DType::kFloat32, {x.size(0)});
+  dispatch(op, x.dtype(), ctx,
+           [&]<typename A>(A) { rms_norm_forward_cpu<A>(out, rstd, x, weight, epsilon); });
+}
+
+void rms_norm_backward(const RmsNormGradients& gradients, const Tensor& dout, const Tensor& x,
+                       const Tensor& weight, const Tensor& rstd, OpContext& ctx) {
+  const char* op = "rms_norm_backward";
+  const OperandChecks checks(op, ctx);
+  checks.expect_rank("x", x, 2);
+  checks.expect_activation("x", x);
+  checks.expect("dx", gradients.dx, x.dtype(), x.shape());
+  checks.expect("dweight", gradients.dweight, DType::kFloat32, {x.size(1)});
+  checks.expect("dout", dout, x.dtype(), x.shape());
+  checks.expect("weight", weight, x.dtype(), {x.size(1)});
+  checks.expect("rstd", rstd, DType::kFloat32, {x.size(0)});
+  dispatch(op, x.dtype(), ctx,
+           [&]<typename A>(A) { rms_norm_backward_cpu<A>(gradients, dout, x, weight, rstd); });
+}
+
+}  // namespace grpo::ops
