@@ -1,0 +1,18 @@
+#include "model/ops/residual.h"
+
+#include "model/ops/dispatch.h"
+#include "model/ops/operand_checks.h"
+#include "model/ops/residual_cpu.h"
+
+namespace grpo::ops {
+
+void residual_add(const Tensor& out, const Tensor& a, const Tensor& b, OpContext& ctx) {
+  const char* op = "residual_add";
+  const OperandChecks checks(op, ctx);
+  checks.expect_activation("out", out);
+  checks.expect("a", a, out.dtype(), out.shape());
+  checks.expect("b", b, out.dtype(), out.shape());
+  dispatch(op, out.dtype(), ctx, [&]<typename A>(A) { residual_add_cpu<A>(out, a, b); });
+}
+
+}  // namespace grpo::ops
