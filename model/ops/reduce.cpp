@@ -1,0 +1,40 @@
+#include "model/ops/reduce.h"
+
+#include "model/ops/dispatch.h"
+#include "model/ops/operand_checks.h"
+#include "model/ops/reduce_cpu.h"
+
+namespace grpo::ops {
+
+double sum_of_squares(const Tensor& x, OpContext& ctx) {
+  const char* op = "sum_of_squares";
+  OperandChecks(op, ctx).expect("x", x, DType::kFloat32, x.shape());
+  double total = 0.0;
+  dispatch_device(op, ctx, [&] { total = sum_of_squares_cpu(x); });
+  return total;
+}
+
+void convert(const Tensor& destination, const Tensor& source, OpContext& ctx) {
+  const char* op = "convert";
+  const OperandChecks checks(op, ctx);
+  checks.expect_activation("source", source);
+  checks.expect_activation("destination", destination);
+  checks.expect_num_elements("destination", destination, source.num_elements());
+  dispatch_device(op, ctx, [&] {
+    dispatch_dtype(op, destination.dtype(), [&]<typename To>(To) {
+      dispatch_dtype(op, source.dtype(),
+                     [&]<typename From>(From) { convert_cpu<To, From>(destination, source); });
+    });
+  });
+}
+
+void add_into(const Tensor& y, const Tensor& x, OpContext& ctx) {
+  const char* op = "add_into";
+  const OperandChecks checks(op, ctx);
+  checks.expect("y", y, DType::kFloat32, y.shape());
+  checks.expect("x", x, DType::kFloat32, x.shape());
+  checks.expect_num_elements("x", x, y.num_elements());
+  dispatch_device(op, ctx, [&] { add_into_cpu(y, x); });
+}
+
+}  // namespace grpo::ops
