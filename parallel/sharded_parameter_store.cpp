@@ -114,6 +114,14 @@ std::unique_ptr<Pass> ShardedParameterStore::begin_pass(const UseSchedule& sched
   return std::make_unique<GtpPass>(*this, schedule);
 }
 
+void ShardedParameterStore::poison_weights() {
+  for (const Arena* arena : {&sharded_, &replicated_}) {
+    const Tensor& weights = arena->weights.view();
+    poison_memory(weights.raw(), weights.size_bytes(), weights.device());
+  }
+  mark_weights_changed();
+}
+
 void ShardedParameterStore::zero_gradients() {
   fill_zero(sharded_.gradients);
   fill_zero(replicated_.gradients);

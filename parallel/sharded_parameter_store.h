@@ -67,6 +67,8 @@ class ShardedParameterStore : public ParameterStore {
   Tensor gradient_shard(ParameterId id) const;
   const GtpCounters& counters() const { return counters_; }
 
+  // Fills all weights with NaN: a model that waits for its first refit must not look usable.
+  void poison_weights();
   // Whoever writes weights says so: what is derived from them becomes stale.
   void mark_weights_changed() { ++version_; }
 

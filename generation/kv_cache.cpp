@@ -1,0 +1,89 @@
+#include "generation/kv_cache.h"
+
+namespace grpo::generation {
+
+KvCache::KvCache(const KvCacheOptions& options, Allocator& allocator)
+    : options_(options), references_(static_cast<size_t>(options.num_pages), 0) {
+  const int64_t num_slots = options.num_pages * options.page_size_tokens;
+  CHECK(num_slots < (int64_t{1} << 31), "KV cache of {} slots", num_slots);
+  storage_ = OwnedTensor(allocator, "kv_cache", options.dtype,
+                         {2 * options.num_layers, num_slots, options.num_kv_heads, options.head_dim});
+  const Shape layer_shape{num_slots, options.num_kv_heads, options.head_dim};
+  for (int64_t layer = 0; layer < options.num_layers; ++layer) {
+    keys_.push_back(storage_.view().rows(2 * layer, 1).reshaped(layer_shape));
+    values_.push_back(storage_.view().rows(2 * layer + 1, 1).reshaped(layer_shape));
+  }
+  for (int64_t page = options.num_pages; page-- > 0;) free_.push_back(static_cast<int32_t>(page));
+}
+
+SequencePages KvCache::begin_sequence(uint64_t weights_version) const {
+  SequencePages sequence;
+  sequence.weights_version = weights_version;
+  return sequence;
+}
+
+int32_t KvCache::take_page() {
+  CHECK(!free_.empty(), "the KV cache is full ({} pages)", options_.num_pages);
+  const int32_t page = free_.back();
+  free_.pop_back();
+  references_[static_cast<size_t>(page)] = 1;
+  return page;
+}
+
+void KvCache::extend(SequencePages& sequence, int64_t count) {
+  const int64_t used = sequence.num_tokens % options_.page_size_tokens;
+  CHECK(used == 0 || count == 0 ||
+            references_[static_cast<size_t>(sequence.pages.back())] == 1,
+        "a shared page is about to be written");
+  sequence.num_tokens += count;
+  while (static_cast<int64_t>(sequence.pages.size()) * options_.page_size_tokens <
+         sequence.num_tokens) {
+    sequence.pages.push_back(take_page());
+  }
+}
+
+SequencePages KvCache::fork(const SequencePages& sequence) {
+  SequencePages copy = sequence;
+  const bool last_is_partial = sequence.num_tokens % options_.page_size_tokens != 0;
+  for (size_t i = 0; i < sequence.pages.size(); ++i) {
+    if (last_is_partial && i + 1 == sequence.pages.size()) {
+      copy.pages[i] = take_page();
+      copy_page(copy.pages[i], sequence.pages[i]);
+    } else {
+      ++references_[static_cast<size_t>(sequence.pages[i])];
+    }
+  }
+  return copy;
+}
+
+void KvCache::copy_page(int32_t destination, int32_t source) {
+  const int64_t size = options_.page_size_tokens;
+  for (const std::vector<Tensor>* tensors : {&keys_, &values_}) {
+    for (const Tensor& layer : *tensors) {
+      copy_tensor(layer.rows(destination * size, size), layer.rows(source * size, size));
+    }
+  }
+}
+
+void KvCache::release(SequencePages& sequence) {
+  for (const int32_t page : sequence.pages) {
+    if (--references_[static_cast<size_t>(page)] == 0) free_.push_back(page);
+  }
+  sequence = SequencePages();
+}
+
+int32_t KvCache::slot(const SequencePages& sequence, int64_t position) const {
+  const int64_t page = position / options_.page_size_tokens;
+  CHECK(position >= 0 && position < sequence.num_tokens, "position {} of {}", position,
+        sequence.num_tokens);
+  return static_cast<int32_t>(sequence.pages[static_cast<size_t>(page)] * options_.page_size_tokens +
+                              position % options_.page_size_tokens);
+}
+
+void KvCache::check_version(const SequencePages& sequence, uint64_t weights_version) {
+  CHECK(sequence.weights_version == weights_version,
+        "stale KV: computed under weights version {}, used under {}", sequence.weights_version,
+        weights_version);
+}
+
+}  // namespace grpo::generation
