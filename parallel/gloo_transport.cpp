@@ -5,10 +5,16 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "model/core/errors.h"
@@ -86,6 +92,30 @@ void ignore_broken_pipes() {
   }
 }
 
+// gloo's event loop takes a descriptor out only after its current epoll_wait, which lasts 10 ms
+// when nothing happens; connecting and closing take out one for each peer. A descriptor that is
+// always readable keeps the loop turning, so that these steps take microseconds.
+class LoopSpinner final : public gloo::transport::tcp::Handler {
+ public:
+  LoopSpinner() : descriptor_(::eventfd(1, EFD_CLOEXEC)) {
+    CHECK(descriptor_ >= 0, "eventfd: {}", std::strerror(errno));
+  }
+  LoopSpinner(const LoopSpinner&) = delete;
+  LoopSpinner& operator=(const LoopSpinner&) = delete;
+  ~LoopSpinner() override { ::close(descriptor_); }  // after the loop has ended
+
+  void start(gloo::transport::tcp::Device& device) {
+    device.registerDescriptor(descriptor_, EPOLLIN, this);
+  }
+  void stop(gloo::transport::tcp::Device& device) {
+    device.unregisterDescriptor(descriptor_, this);
+  }
+  void handleEvents(int /*events*/) override { std::this_thread::yield(); }
+
+ private:
+  int descriptor_;
+};
+
 class GlooTransport final : public Transport {
  public:
   GlooTransport(const GlooOptions& options, KeyValueStore& store)
@@ -95,9 +125,20 @@ class GlooTransport final : public Transport {
     context_->setTimeout(std::max(milliseconds(1), time_left(options.deadline) / 5));
     gloo::transport::tcp::attr attributes(options.host.c_str());
     const SignalBlock block;
-    auto device = gloo::transport::tcp::CreateDevice(attributes);
+    device_ = gloo::transport::tcp::CreateDevice(attributes);
     StoreAdapter adapter(store, options.deadline);
-    context_->connectFullMesh(adapter, device);
+    spinner_.start(tcp_device());
+    context_->connectFullMesh(adapter, device_);
+    spinner_.stop(tcp_device());
+  }
+
+  GlooTransport(const GlooTransport&) = delete;
+  GlooTransport& operator=(const GlooTransport&) = delete;
+
+  ~GlooTransport() override {
+    spinner_.start(tcp_device());  // until the loop ends with the device
+    context_.reset();
+    device_.reset();
   }
 
   void transfer(std::span<const WireMessage> sends, std::span<const WireMessage> receives,
@@ -164,6 +205,10 @@ class GlooTransport final : public Transport {
     GlooTransport& transport_;
   };
 
+  gloo::transport::tcp::Device& tcp_device() {
+    return static_cast<gloo::transport::tcp::Device&>(*device_);
+  }
+
   Buffer buffer_for(const WireMessage& message) {
     CHECK(message.size_bytes > 0, "empty messages are not sent");
     return context_->createUnboundBuffer(message.data, message.size_bytes);
@@ -209,6 +254,8 @@ class GlooTransport final : public Transport {
     }
   }
 
+  LoopSpinner spinner_;  // outlives the device's loop
+  std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::rendezvous::Context> context_;
   std::atomic<SteadyClock::duration> wait_start_{SteadyClock::duration::zero()};
   std::mutex mutex_;  // guards what follows

@@ -35,14 +35,18 @@ RankLink::RankLink(const WorldOptions& options)
   CHECK(options.size >= 1 && options.rank >= 0 && options.rank < options.size,
         "rank {} in a world of {}", options.rank, options.size);
   CHECK(options.store != nullptr);
-  if (options.size == 1) return;
-  const auto deadline = SteadyClock::now() + options.timeout;
+}
+
+void RankLink::connect() {
+  if (options_.size == 1) return;
+  const auto deadline = SteadyClock::now() + options_.timeout;
   wait_for_all_ranks(deadline);
   try {
-    transport_ = connect_gloo({options.rank, options.size, options.host, deadline}, *options.store);
+    transport_ =
+        connect_gloo({options_.rank, options_.size, options_.host, deadline}, *options_.store);
   } catch (const TransportError& error) {
     throw_if_peer_failed(kFailureGrace);
-    record_and_throw(fmt::format("could not connect to the other ranks from {}: {}", options.host,
+    record_and_throw(fmt::format("could not connect to the other ranks from {}: {}", options_.host,
                                  error.what()));
   }
   // The watcher takes no signals: handlers run on the program's own threads.
@@ -51,6 +55,7 @@ RankLink::RankLink(const WorldOptions& options)
   pthread_sigmask(SIG_BLOCK, &all, &saved);
   watcher_ = std::thread([this] { watch_for_trouble(); });
   pthread_sigmask(SIG_SETMASK, &saved, nullptr);
+  greet_all_ranks();
 }
 
 RankLink::~RankLink() { close(); }
@@ -58,11 +63,10 @@ RankLink::~RankLink() { close(); }
 void RankLink::wait_for_all_ranks(SteadyClock::time_point deadline) {
   const auto key = [](int rank) { return fmt::format("hello/{}", rank); };
   if (!options_.store->set_if_absent(key(options_.rank), options_.host)) {
-    throw CommError(
-        fmt::format("rank {}: another rank {} is already in the rendezvous: a second process with "
-                    "the same rank, or a "
-                    "folder left by an earlier launch",
-                    options_.rank, options_.rank));
+    throw CommError(fmt::format(
+        "rank {}: a rank {} is already in the rendezvous: another process with this rank, "
+        "or a folder left by an earlier launch",
+        options_.rank, options_.rank));
   }
   std::vector<int> missing;
   for (int rank = 0; rank < options_.size; ++rank) missing.push_back(rank);
@@ -76,6 +80,20 @@ void RankLink::wait_for_all_ranks(SteadyClock::time_point deadline) {
     }
     std::this_thread::sleep_for(pause);
   }
+}
+
+// A rank whose own connections stand could finish and close them while others still connect, which
+// would end those: nobody goes on before everybody is connected.
+void RankLink::greet_all_ranks() {
+  std::vector<uint8_t> greetings(static_cast<size_t>(options_.size));
+  std::vector<WireMessage> sends, receives;
+  constexpr uint64_t kGreetingSlot = 0;
+  for (int peer = 0; peer < options_.size; ++peer) {
+    if (peer == options_.rank) continue;
+    sends.push_back({peer, &greetings[static_cast<size_t>(options_.rank)], 1, kGreetingSlot});
+    receives.push_back({peer, &greetings[static_cast<size_t>(peer)], 1, kGreetingSlot});
+  }
+  transfer("connect", "world", sends, receives);
 }
 
 void RankLink::watch_for_trouble() {

@@ -23,11 +23,13 @@ namespace grpo::parallel {
 // rank's thread.
 class RankLink {
  public:
-  // Connects to all peers. Throws CommError.
   explicit RankLink(const WorldOptions& options);
   RankLink(const RankLink&) = delete;
   RankLink& operator=(const RankLink&) = delete;
   ~RankLink();
+
+  // Connects to all peers. Called once, before transfer(). Throws CommError.
+  void connect();
 
   int rank() const { return options_.rank; }
   int size() const { return options_.size; }
@@ -45,6 +47,7 @@ class RankLink {
 
  private:
   void wait_for_all_ranks(SteadyClock::time_point deadline);
+  void greet_all_ranks();
   void watch_for_trouble();
   // Turns the transport's error into the CommError that tells the cause.
   void fail(const TransportError& error, const std::string& during);

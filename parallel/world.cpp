@@ -12,7 +12,9 @@ namespace {
 
 class LinkedWorld final : public World {
  public:
-  explicit LinkedWorld(const WorldOptions& options) : link_(std::make_shared<RankLink>(options)) {}
+  explicit LinkedWorld(const WorldOptions& options) : link_(std::make_shared<RankLink>(options)) {
+    link_->connect();
+  }
   LinkedWorld(const LinkedWorld&) = delete;
   LinkedWorld& operator=(const LinkedWorld&) = delete;
   // Communicators may outlive the world; its connections do not.
