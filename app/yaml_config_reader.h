@@ -23,11 +23,10 @@ rl::RunConfig load_run_config(const std::string& path, const std::vector<std::st
 void read_config(ConfigNode root, const std::vector<std::string>& overrides,
                  const ConfigKey& catalog, const std::function<void(ConfigVisitor&)>& visit);
 
-// A config from defaults and overrides alone (score and generate have no file).
+// `config` with the overrides applied (score and generate have no file).
 template <typename Config>
-Config config_from_overrides(const std::vector<std::string>& overrides) {
-  Config defaults;
-  Config config;
+Config config_from_overrides(Config config, const std::vector<std::string>& overrides) {
+  Config defaults = config;
   ConfigNode root;
   root.kind = ConfigNode::Kind::kMapping;
   read_config(std::move(root), overrides,

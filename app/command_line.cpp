@@ -1,0 +1,190 @@
+#include "app/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "app/config_node.h"
+#include "app/config_reference.h"
+#include "app/version.h"
+#include "model/core/errors.h"
+#include "model/core/nearest_name.h"
+
+namespace grpo::app {
+
+namespace {
+
+constexpr const char* kExitCodes =
+    "Exit codes:\n"
+    "  0   done\n"
+    "  2   configuration: command line, config file, key or override\n"
+    "  3   data, model or tokenizer file\n"
+    "  4   a gate failed or stopped the run\n"
+    "  5   communication: a rank failed, died, or did not answer in time\n"
+    "  75  saved after SIGTERM, SIGUSR1 or SIGINT\n"
+    "  1   anything else";
+
+constexpr int kMaxLocalRanks = 4096;
+
+// What the sampling options of `generate` were given, as text for the config's reader to check.
+struct SamplingOptions {
+  std::string temperature, top_k, top_p, max_new_tokens;
+  bool ignore_eos = false;
+
+  std::vector<std::string> as_overrides() const {
+    std::vector<std::string> words;
+    const auto add = [&](const char* key, const std::string& value) {
+      if (!value.empty()) words.push_back(fmt::format("policy.generation.{}={}", key, value));
+    };
+    add("temperature", temperature);
+    add("top_k", top_k);
+    add("top_p", top_p);
+    add("max_new_tokens", max_new_tokens);
+    add("ignore_eos", ignore_eos ? "true" : "");
+    return words;
+  }
+};
+
+// CLI11's app over our option structs.
+class Parser {
+ public:
+  Parser() : app_("GRPO training with GTP weight rematerialization", "grpo_train") {
+    app_.footer(kExitCodes);
+    app_.set_version_flag("--version", fmt::format("grpo_train {}", kVersion));
+    app_.add_option("--config", train_.config_path, "YAML file of the run")->type_name("FILE");
+    add_ranks(app_, train_.num_local_ranks);
+    app_.add_flag("--check", train_.check_only,
+                  "start nothing; print the resolved config, the layout and the batch arithmetic");
+    app_.add_flag("--print-config-reference", print_reference_,
+                  "print the table of all config keys (Markdown)");
+    add_overrides(app_, train_.overrides);
+    app_.require_subcommand(0, 1);
+    add_score();
+    add_generate();
+  }
+
+  Command parse(int argc, const char* const* argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::CallForHelp&) {
+      return PrintText{app_.help()};
+    } catch (const CLI::CallForVersion&) {
+      return PrintText{fmt::format("grpo_train {}\n", kVersion)};
+    } catch (const CLI::ParseError& error) {
+      fail(error);
+    }
+    if (*score_app_ || *generate_app_) {
+      if (!train_.config_path.empty() || train_.check_only || !train_.overrides.empty() ||
+          train_.num_local_ranks || print_reference_) {
+        throw ConfigError(fmt::format(
+            "options of the training command stand before '{}'; allowed: grpo_train {} OPTIONS",
+            *score_app_ ? "score" : "generate", *score_app_ ? "score" : "generate"));
+      }
+      if (*score_app_) return score_;
+      std::vector<std::string> overrides = sampling_.as_overrides();
+      overrides.insert(overrides.end(), generate_.overrides.begin(), generate_.overrides.end());
+      generate_.overrides = std::move(overrides);
+      return generate_;
+    }
+    if (print_reference_) return PrintText{config_reference()};
+    if (train_.config_path.empty()) {
+      throw ConfigError(
+          "--config is missing; allowed: grpo_train --config FILE [key.path=value ...], grpo_train "
+          "score "
+          "..., grpo_train generate ... (see --help)");
+    }
+    return train_;
+  }
+
+ private:
+  static void add_ranks(CLI::App& app, std::optional<int>& num_local_ranks) {
+    app.add_option("--nproc", num_local_ranks, "start this many local ranks")
+        ->type_name("N")
+        ->check(CLI::Range(1, kMaxLocalRanks));
+  }
+
+  static void add_overrides(CLI::App& app, std::vector<std::string>& overrides) {
+    app.add_option("overrides", overrides,
+                   "key.path=value: config keys set from here; the last wins")
+        ->type_name("")
+        ->check([](const std::string& word) {
+          return word.find('=') != std::string::npos && word.front() != '='
+                     ? ""
+                     : fmt::format("'{}' is not key.path=value", printable(word));
+        });
+  }
+
+  static void add_files(CLI::App& app, std::string& model, std::string& input,
+                        std::string& output) {
+    app.add_option("--model", model, "Hugging Face directory")->type_name("DIR")->required();
+    app.add_option("--input", input, "JSON lines to read")->type_name("FILE")->required();
+    app.add_option("--output", output, "JSON lines to write")->type_name("FILE")->required();
+  }
+
+  void add_score() {
+    score_app_ = app_.add_subcommand(
+        "score",
+        "log-probs: {\"tokens\":[..]} or {\"text\":\"..\"} to {\"tokens\":[..],\"logprobs\":[..]}");
+    add_files(*score_app_, score_.model_dir, score_.input_path, score_.output_path);
+    add_ranks(*score_app_, score_.num_local_ranks);
+    add_overrides(*score_app_, score_.overrides);
+    score_app_->footer(kExitCodes);
+  }
+
+  void add_generate() {
+    generate_app_ = app_.add_subcommand(
+        "generate", "completions of {\"prompt\":\"..\"} or {\"tokens\":[..]}, one line a sample");
+    CLI::App& app = *generate_app_;
+    add_files(app, generate_.model_dir, generate_.input_path, generate_.output_path);
+    app.add_option("--temperature", sampling_.temperature, "divides the logits; 0 is greedy")
+        ->type_name("NUMBER");
+    app.add_option("--top-k", sampling_.top_k, "keep the k most likely tokens; 0 keeps all")
+        ->type_name("N");
+    app.add_option("--top-p", sampling_.top_p, "keep the most likely tokens up to this mass")
+        ->type_name("NUMBER");
+    app.add_option("--max-new-tokens", sampling_.max_new_tokens, "most tokens of a completion")
+        ->type_name("N");
+    app.add_option("--num-samples", generate_.num_samples, "completions of each prompt")
+        ->type_name("N")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
+    app.add_option("--seed", generate_.seed, "keys the sampling")
+        ->type_name("N")
+        ->check(CLI::Range(int64_t{0}, INT64_MAX));
+    app.add_flag("--ignore-eos", sampling_.ignore_eos, "draw max-new-tokens whatever comes");
+    add_ranks(app, generate_.num_local_ranks);
+    add_overrides(app, generate_.overrides);
+    app.footer(kExitCodes);
+  }
+
+  // One line; for a misspelt option or command the nearest one.
+  [[noreturn]] void fail(const CLI::ParseError& error) const {
+    const CLI::App& app = *score_app_ ? *score_app_ : *generate_app_ ? *generate_app_ : app_;
+    for (const std::string& word : app.remaining()) {
+      if (!word.starts_with("-")) continue;
+      std::vector<std::string> names;
+      for (const CLI::Option* option : app.get_options()) {
+        if (!option->get_positional()) names.push_back(option->get_name());
+      }
+      throw ConfigError(fmt::format("{} is not an option; nearest: {}", printable(word),
+                                    nearest_name(word.substr(0, word.find('=')), names)));
+    }
+    std::string message = error.what();
+    message = message.substr(0, message.find('\n'));
+    throw ConfigError(fmt::format("command line: {} (see --help)", message));
+  }
+
+  CLI::App app_;
+  CLI::App* score_app_ = nullptr;
+  CLI::App* generate_app_ = nullptr;
+  TrainOptions train_;
+  ScoreOptions score_;
+  GenerateOptions generate_;
+  SamplingOptions sampling_;
+  bool print_reference_ = false;
+};
+
+}  // namespace
+
+Command parse_command_line(int argc, const char* const* argv) { return Parser().parse(argc, argv); }
+
+}  // namespace grpo::app

@@ -1,0 +1,29 @@
+#include "app/inference_config.h"
+
+#include "app/yaml_config_reader.h"
+
+namespace grpo::app {
+
+void InferenceConfig::visit(ConfigVisitor& visitor) {
+  visitor.section("policy", "model and generation", [this](ConfigVisitor& inner) {
+    visit_section(inner, "tokenizer", "text to tokens", policy.tokenizer);
+    inner.field("precision", policy.precision,
+                "float32 or bfloat16; null takes the weights file's dtype");
+    inner.field("max_total_sequence_length", policy.max_total_sequence_length,
+                "longest prompt plus response, in tokens");
+    visit_section(inner, "sequence_packing", "micro-batches by tokens", policy.sequence_packing);
+    visit_section(inner, "generation", "how completions are drawn", policy.generation);
+    if (inner.is_reading()) policy.validate(inner);
+  });
+  visit_section(visitor, "parallel", "the mesh", parallel);
+  visit_section(visitor, "numerics", "exactness", numerics);
+}
+
+InferenceConfig load_inference_config(const std::string& model_dir,
+                                      const std::vector<std::string>& overrides) {
+  InferenceConfig initial;
+  initial.policy.model_name = model_dir;
+  return config_from_overrides(std::move(initial), overrides);
+}
+
+}  // namespace grpo::app
