@@ -1,5 +1,5 @@
-// The one log-softmax of the program, used by the sampler and by training (numerics contract 4), with the
-// sampling filters as stored cuts. T tokens, V vocabulary.
+// The one log-softmax of the program, used by the sampler and by training (numerics contract 4),
+// with the sampling filters as stored cuts. T tokens, V vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace grpo::ops {
 
-// The kept set of a filtered distribution, on scaled logits z = logit * inv_temperature: token v is kept when
-// z[v] > threshold, or z[v] == threshold and v <= last_tie. The default keeps everything.
+// The kept set of a filtered distribution, on scaled logits z = logit * inv_temperature: token v is
+// kept when z[v] > threshold, or z[v] == threshold and v <= last_tie. The default keeps everything.
 struct TokenCut {
   float threshold = -std::numeric_limits<float>::infinity();
   int32_t last_tie = std::numeric_limits<int32_t>::max();
@@ -30,23 +30,27 @@ struct TokenCut {
 struct SamplingFilter {
   float temperature = 1.0f;
   int32_t top_k = 0;
-  float top_p = 1.0f;
+  double top_p = 1.0;  // double, so that 0.8 of ten equal tokens is eight
 
   float inv_temperature() const { return 1.0f / temperature; }
 };
 
-// The cut of each row: temperature, then top-k (ties with the k-th all kept), then top-p on what is left (by
-// probability descending, id ascending, until the kept mass reaches p, the crossing token included).
+// The cut of each row: temperature, then top-k (ties with the k-th all kept), then top-p on what is
+// left (by probability descending, id ascending, until the kept mass reaches p, the crossing token
+// included). A row with NaN, +infinity or nothing finite is a NonFiniteError that names the row,
+// here and below.
 void compute_cuts(TokenCut* cuts,        // [T], host
                   const Tensor& logits,  // [T, V] float32
                   const SamplingFilter& filter, OpContext& ctx);
 
 struct TokenLogprobs {
-  Tensor processed;   // [T] float32: over the kept set (-inf for a target outside it)
+  Tensor processed;   // [T] float32: over the kept set, to which the target always belongs
   Tensor unfiltered;  // [T] float32: over the whole vocabulary, same temperature
 };
 
-// Log-probability of targets[t] under row t. Where the cut keeps everything both results are the same bits.
+// Log-probability of targets[t] under row t. Where the cut keeps everything both results are the
+// same bits. A sampled token lies inside its own cut; when later weights move its logit below the
+// stored threshold it still counts as kept, so that no update filters out a token of the rollout.
 void token_logprobs(const TokenLogprobs& out,
                     const Tensor& logits,   // [T, V] float32
                     const Tensor& targets,  // [T] int32 in [0, V)

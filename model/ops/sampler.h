@@ -15,13 +15,15 @@ struct SampledToken {
   TokenCut cut;   // what training applies again
 };
 
-// Token of row t: the first kept id, ascending, at which the cumulative probability exceeds uniforms[t].
+// Token of row t: the first kept id, ascending, at which the cumulative probability exceeds
+// uniforms[t].
 void sample_tokens(SampledToken* out,       // [T], host
                    const Tensor& logits,    // [T, V] float32
                    const double* uniforms,  // [T] in [0, 1), host
                    const SamplingFilter& filter, OpContext& ctx);
 
-// Greedy: the largest logit, lowest id on ties; its log-probability is at temperature 1, unfiltered.
+// Greedy: the largest logit, lowest id on ties; its log-probability is at temperature 1,
+// unfiltered.
 void argmax_tokens(SampledToken* out,     // [T], host
                    const Tensor& logits,  // [T, V] float32
                    OpContext& ctx);

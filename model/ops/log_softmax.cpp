@@ -1,0 +1,63 @@
+#include "model/ops/log_softmax.h"
+
+#include "model/ops/dispatch.h"
+#include "model/ops/log_softmax_cpu.h"
+#include "model/ops/operand_checks.h"
+
+namespace grpo::ops {
+
+namespace {
+
+void check_logits(const OperandChecks& checks, const char* op, const Tensor& logits) {
+  checks.expect_rank("logits", logits, 2);
+  checks.expect("logits", logits, DType::kFloat32, logits.shape());
+  CHECK(logits.size(1) > 0, "{}: empty vocabulary", op);
+}
+
+void check_inv_temperature(const char* op, float inv_temperature) {
+  CHECK(inv_temperature > 0.0f && inv_temperature < std::numeric_limits<float>::infinity(),
+        "{}: inverse temperature {}, wanted above 0 and finite", op, inv_temperature);
+}
+
+}  // namespace
+
+void compute_cuts(TokenCut* cuts, const Tensor& logits, const SamplingFilter& filter,
+                  OpContext& ctx) {
+  const char* op = "compute_cuts";
+  check_logits(OperandChecks(op, ctx), op, logits);
+  check_inv_temperature(op, filter.inv_temperature());
+  CHECK(filter.top_k >= 0, "{}: top_k {}", op, filter.top_k);
+  CHECK(filter.top_p > 0.0 && filter.top_p <= 1.0, "{}: top_p {}, wanted in (0, 1]", op,
+        filter.top_p);
+  dispatch_device(op, ctx, [&] { compute_cuts_cpu(cuts, logits, filter, ctx); });
+}
+
+void token_logprobs(const TokenLogprobs& out, const Tensor& logits, const Tensor& targets,
+                    const TokenCut* cuts, float inv_temperature, OpContext& ctx) {
+  const char* op = "token_logprobs";
+  const OperandChecks checks(op, ctx);
+  check_logits(checks, op, logits);
+  check_inv_temperature(op, inv_temperature);
+  checks.expect("processed", out.processed, DType::kFloat32, {logits.size(0)});
+  checks.expect("unfiltered", out.unfiltered, DType::kFloat32, {logits.size(0)});
+  checks.expect("targets", targets, DType::kInt32, {logits.size(0)});
+  dispatch_device(op, ctx,
+                  [&] { token_logprobs_cpu(out, logits, targets, cuts, inv_temperature); });
+}
+
+void token_logprobs_backward(const Tensor& logits, const LogprobGradients& gradients,
+                             const Tensor& targets, const TokenCut* cuts, float inv_temperature,
+                             OpContext& ctx) {
+  const char* op = "token_logprobs_backward";
+  const OperandChecks checks(op, ctx);
+  check_logits(checks, op, logits);
+  check_inv_temperature(op, inv_temperature);
+  checks.expect("dprocessed", gradients.dprocessed, DType::kFloat32, {logits.size(0)});
+  checks.expect_if_present("dunfiltered", gradients.dunfiltered, DType::kFloat32, {logits.size(0)});
+  checks.expect("targets", targets, DType::kInt32, {logits.size(0)});
+  dispatch_device(op, ctx, [&] {
+    token_logprobs_backward_cpu(logits, gradients, targets, cuts, inv_temperature);
+  });
+}
+
+}  // namespace grpo::ops

@@ -1,0 +1,15 @@
+// The cut of one row: selection by partial sorting, since the kept set is small beside the
+// vocabulary.
+#pragma once
+
+#include "model/core/workspace.h"
+#include "model/ops/log_softmax.h"
+#include "model/ops/softmax_row_cpu.h"
+
+namespace grpo::ops {
+
+// `all` are the statistics of the whole row.
+TokenCut row_cut(const LogitsRow& row, const SoftmaxStatistics& all, const SamplingFilter& filter,
+                 Workspace& workspace);
+
+}  // namespace grpo::ops
