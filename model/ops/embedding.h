@@ -1,4 +1,5 @@
-// Token embedding lookup and its gradient. T tokens, V vocabulary, D model. A is float32 or bfloat16.
+// Token embedding lookup and its gradient. T tokens, V vocabulary, D model. A is float32 or
+// bfloat16.
 #pragma once
 
 #include "model/core/tensor.h"
@@ -12,8 +13,8 @@ void embedding_forward(const Tensor& out,     // [T, D] A
                        const Tensor& weight,  // [V, D] A
                        OpContext& ctx);
 
-// Adds the rows of dout of equal tokens in ascending t (no atomics: same bits every run). With accumulate
-// false, rows of absent tokens become zero.
+// Adds the rows of dout of equal tokens in ascending t (no atomics: same bits every run). With
+// accumulate false, rows of absent tokens become zero.
 void embedding_backward(const Tensor& dweight,  // [V, D] float32
                         const Tensor& dout,     // [T, D] A
                         const Tensor& tokens,   // [T] int32

@@ -7,8 +7,8 @@
 
 namespace grpo::ops {
 
-// Every element of `out` is one ascending fp32 fma chain over I, started at 0, then + bias, rounded once to
-// out's dtype: the same bits for every T, row offset and blocking (numerics contract 1).
+// Every element of `out` is one ascending fp32 fma chain over I, started at 0, then + bias, rounded
+// once to out's dtype: the same bits for every T, row offset and blocking (numerics contract 1).
 void linear_forward(const Tensor& out,     // [T, O] A, or float32
                     const Tensor& x,       // [T, I] A
                     const Tensor& weight,  // [O, I] A

@@ -6,9 +6,10 @@
 
 namespace grpo {
 
-// Operators are free functions: outputs, inputs, scalars, then OpContext. Operands are checked once, for all
-// devices, before the device's implementation runs; a wrong shape, dtype or device is an InternalError.
-// Nothing is allocated but from the workspace. On the CPU an operator runs on the calling thread.
+// Operators are free functions: outputs, inputs, scalars, then OpContext. Operands are checked
+// once, for all devices, before the device's implementation runs; a wrong shape, dtype or device is
+// an InternalError. Nothing is allocated but from the workspace. On the CPU an operator runs on the
+// calling thread.
 struct OpContext {
   Device device;
   Stream stream;

@@ -1,4 +1,5 @@
-// Elementwise optimizer updates on fp32 masters, written through to the compute weights. N elements.
+// Elementwise optimizer updates on fp32 masters, written through to the compute weights. N
+// elements.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@ struct AdamWScalars {
   double beta2;
   double epsilon;
   double weight_decay;
-  int64_t step;          // 1-based, for bias correction
-  double gradient_scale; // clipping coefficient, 1 for none
+  int64_t step;           // 1-based, for bias correction
+  double gradient_scale;  // clipping coefficient, 1 for none
 };
 
 struct AdamWState {

@@ -14,9 +14,9 @@ void rms_norm_forward(const Tensor& out,     // [T, D] A
                       float epsilon, OpContext& ctx);
 
 struct RmsNormGradients {
-  Tensor dx;                // [T, D] A
-  bool accumulate_dx;       // add to dx (the residual's gradient) instead of overwriting
-  Tensor dweight;           // [D] float32
+  Tensor dx;           // [T, D] A
+  bool accumulate_dx;  // add to dx (the residual's gradient) instead of overwriting
+  Tensor dweight;      // [D] float32
   bool accumulate_dweight;
 };
 

@@ -1,6 +1,6 @@
-// Rotary position embedding (Su et al., 2021; Hugging Face's half-split pairing: dim i turns with i + K/2),
-// fused with the split of the QKV product into queries and key/value slots.
-// T tokens, H query heads, G key/value heads, K head dim. A is float32 or bfloat16.
+// Rotary position embedding (Su et al., 2021; Hugging Face's half-split pairing: dim i turns with i
+// + K/2), fused with the split of the QKV product into queries and key/value slots. T tokens, H
+// query heads, G key/value heads, K head dim. A is float32 or bfloat16.
 #pragma once
 
 #include "model/core/tensor.h"
@@ -8,12 +8,13 @@
 
 namespace grpo::ops {
 
-// cos in columns [0, K/2), sin in [K/2, K), of position * theta^(-2i/K), computed in float32 as Hugging Face
-// does, applied in float32.
+// cos in columns [0, K/2), sin in [K/2, K), of position * theta^(-2i/K), computed in float32 as
+// Hugging Face does, applied in float32.
 void fill_rope_table(const Tensor& table,  // [max_positions, K] float32
                      double theta);
 
-// Splits qkv rows (all q heads, then k heads, then v heads), turns q and k, writes k and v to their slots.
+// Splits qkv rows (all q heads, then k heads, then v heads), turns q and k, writes k and v to their
+// slots.
 void qkv_rope_forward(const Tensor& q,          // [T, H, K] A
                       const Tensor& keys,       // [num_slots, G, K] A
                       const Tensor& values,     // [num_slots, G, K] A
