@@ -1,5 +1,6 @@
 // Causal grouped-query attention over a KvView, batch-invariant (numerics contract 2).
-// T query rows, H query heads, G key/value heads, K head dim (a multiple of 8). A is float32 or bfloat16.
+// T query rows, H query heads, G key/value heads, K head dim (a multiple of 8). A is float32 or
+// bfloat16.
 #pragma once
 
 #include "model/core/kv_view.h"
@@ -8,10 +9,11 @@
 
 namespace grpo::ops {
 
-// Keys are walked in tiles of kAttentionTileKeys anchored at the sequence start, left to right, with a running
-// maximum and sum per row, so that a row's bits depend on its own sequence up to its own position alone:
-// packed, paged, prefilled in chunks and decoded rows agree. Query row i of sequence s (counted from its first
-// row) stands at position context_lengths[s] - (its number of rows) + i and sees keys up to itself.
+// Keys are walked in tiles of kAttentionTileKeys anchored at the sequence start, left to right,
+// with a running maximum and sum per row, so that a row's bits depend on its own sequence up to its
+// own position alone: packed, paged, prefilled in chunks and decoded rows agree. Query row i of
+// sequence s (counted from its first row) stands at position context_lengths[s] - (its number of
+// rows) + i and sees keys up to itself.
 constexpr int kAttentionTileKeys = 32;
 
 void attention_forward(const Tensor& out,  // [T, H, K] A
@@ -31,7 +33,8 @@ struct AttentionSaved {
   Tensor lse;  // [T, H] float32
 };
 
-// For packed sequences only: every query row is also a key (context length == number of rows, one page).
+// For packed sequences only: every query row is also a key (context length == number of rows, one
+// page).
 void attention_backward(const AttentionGradients& gradients,
                         const Tensor& dout,  // [T, H, K] A
                         const AttentionSaved& saved, const KvView& kv, float scale, OpContext& ctx);
