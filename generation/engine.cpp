@@ -4,8 +4,6 @@
 #include <tuple>
 #include <utility>
 
-#include "model/ops/sampler.h"
-
 namespace grpo::generation {
 
 namespace {

@@ -7,6 +7,7 @@
 
 #include "generation/kv_cache.h"
 #include "generation/sequence.h"
+#include "model/ops/sampler.h"
 #include "model/transformer.h"
 
 namespace grpo::generation {

@@ -19,6 +19,13 @@ LayerShape layer_shape(const ModelConfig& c) {
           .rms_norm_eps = static_cast<float>(c.rms_norm_eps)};
 }
 
+HeadTargets head_targets(const PackedBatch& batch, float inv_temperature, CutCheck* cut_check) {
+  return {.targets = batch.targets,
+          .cuts = batch.cuts.empty() ? nullptr : batch.cuts.data(),
+          .inv_temperature = inv_temperature,
+          .cut_check = cut_check};
+}
+
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const TransformerParameters& parameters,
@@ -101,7 +108,7 @@ KvView Transformer::packed_kv(const PackedBatch& batch, OpContext& ctx) const {
 }
 
 void Transformer::score(const ops::TokenLogprobs& out, const PackedBatch& batch,
-                        float inv_temperature, OpContext& ctx) {
+                        float inv_temperature, CutCheck* cut_check, OpContext& ctx) {
   CHECK(batch.max_length <= rope_table_.view().size(0), "sequence of {} tokens, {} positions",
         batch.max_length, rope_table_.view().size(0));
   const Workspace::Scope scope(ctx.workspace);
@@ -121,16 +128,12 @@ void Transformer::score(const ops::TokenLogprobs& out, const PackedBatch& batch,
   const Tensor picked =
       ctx.workspace.take(x.dtype(), {batch.num_predicted(), config_.hidden_size});
   ops::gather_rows(picked, normed, batch.predicted_rows, ctx);
-  head_.score(*pass, out, picked,
-              {.targets = batch.targets,
-               .cuts = batch.cuts.empty() ? nullptr : batch.cuts.data(),
-               .inv_temperature = inv_temperature},
-              ctx);
+  head_.score(*pass, out, picked, head_targets(batch, inv_temperature, cut_check), ctx);
   pass->finish();
 }
 
 Tensor Transformer::train_head(Pass& pass, const PackedBatch& batch, const Tensor& x,
-                               float inv_temperature, TokenLoss& loss, OpContext& ctx) {
+                               const HeadTargets& targets, TokenLoss& loss, OpContext& ctx) {
   const Tensor dx = ctx.workspace.take(x.dtype(), x.shape());
   const Workspace::Scope scope(ctx.workspace);
   const Tensor rstd = ctx.workspace.take(DType::kFloat32, {x.size(0)});
@@ -140,11 +143,7 @@ Tensor Transformer::train_head(Pass& pass, const PackedBatch& batch, const Tenso
       ctx.workspace.take(x.dtype(), {batch.num_predicted(), config_.hidden_size});
   ops::gather_rows(picked, normed, batch.predicted_rows, ctx);
   const Tensor dpicked = ctx.workspace.take(x.dtype(), picked.shape());
-  head_.train(pass, dpicked, picked,
-              {.targets = batch.targets,
-               .cuts = batch.cuts.empty() ? nullptr : batch.cuts.data(),
-               .inv_temperature = inv_temperature},
-              loss, ctx);
+  head_.train(pass, dpicked, picked, targets, loss, ctx);
   const Tensor dnormed = ctx.workspace.take(x.dtype(), x.shape());
   ops::scatter_rows(dnormed, dpicked, batch.predicted_rows, ctx);
   fill_zero(dx);
@@ -153,7 +152,7 @@ Tensor Transformer::train_head(Pass& pass, const PackedBatch& batch, const Tenso
 }
 
 void Transformer::train(const PackedBatch& batch, float inv_temperature, TokenLoss& loss,
-                        OpContext& ctx) {
+                        CutCheck* cut_check, OpContext& ctx) {
   CHECK(batch.max_length <= rope_table_.view().size(0), "sequence of {} tokens, {} positions",
         batch.max_length, rope_table_.view().size(0));
   const Workspace::Scope scope(ctx.workspace);
@@ -167,7 +166,7 @@ void Transformer::train(const PackedBatch& batch, float inv_temperature, TokenLo
     attention_[i].forward(*pass, x, inputs, &saved[i].attention, ctx);
     mlp_[i].forward(*pass, x, &saved[i].mlp, ctx);
   }
-  const Tensor dx = train_head(*pass, batch, x, inv_temperature, loss, ctx);
+  const Tensor dx = train_head(*pass, batch, x, head_targets(batch, inv_temperature, cut_check), loss, ctx);
   for (size_t i = attention_.size(); i-- > 0;) {
     mlp_[i].backward(*pass, dx, saved[i].mlp, ctx);
     inputs.kv = saved[i].kv;

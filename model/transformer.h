@@ -40,12 +40,13 @@ class Transformer {
   const ModelConfig& config() const { return config_; }
   ParameterStore& store() { return store_; }
 
-  // Log-probabilities of the batch's targets; a forward-only pass. R predicted rows.
+  // Log-probabilities of the batch's targets; a forward-only pass. R predicted rows. `cut_check` may be null.
   void score(const ops::TokenLogprobs& out,  // [R] float32 each
-             const PackedBatch& batch, float inv_temperature, OpContext& ctx);
+             const PackedBatch& batch, float inv_temperature, CutCheck* cut_check, OpContext& ctx);
 
-  // Forward, loss, backward; gradients add up in the store.
-  void train(const PackedBatch& batch, float inv_temperature, TokenLoss& loss, OpContext& ctx);
+  // Forward, loss, backward; gradients add up in the store. `cut_check` may be null.
+  void train(const PackedBatch& batch, float inv_temperature, TokenLoss& loss, CutCheck* cut_check,
+             OpContext& ctx);
 
   // Writes K and V of all rows into the cache; logits of logit_rows.
   void forward_cached(const Tensor& logits,  // [M, V] float32
@@ -68,7 +69,7 @@ class Transformer {
   void embed(Pass& pass, const Tensor& x, const Tensor& tokens, OpContext& ctx);
   KvView packed_kv(const PackedBatch& batch, OpContext& ctx) const;
   void final_norm(Pass& pass, const Tensor& out, const Tensor& rstd, const Tensor& x, OpContext& ctx);
-  Tensor train_head(Pass& pass, const PackedBatch& batch, const Tensor& x, float inv_temperature,
+  Tensor train_head(Pass& pass, const PackedBatch& batch, const Tensor& x, const HeadTargets& targets,
                     TokenLoss& loss, OpContext& ctx);
 
   ModelConfig config_;

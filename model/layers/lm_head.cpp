@@ -30,12 +30,24 @@ void LmHead::logits(Pass& pass, const Tensor& out, const Tensor& x, OpContext& c
   ops::linear_forward(out, x, weight.tensor(), Tensor(), ctx);
 }
 
+void LmHead::check_cuts(const HeadTargets& targets, const Chunk& chunk, OpContext& ctx) const {
+  std::vector<ops::TokenCut> recomputed(static_cast<size_t>(chunk.count));
+  ops::compute_cuts(recomputed.data(), chunk.logits, targets.cut_check->filter, ctx);
+  for (int64_t i = 0; i < chunk.count; ++i) {
+    ++targets.cut_check->num_checked;
+    if (recomputed[static_cast<size_t>(i)] != targets.cuts[chunk.begin + i]) {
+      ++targets.cut_check->num_differing;
+    }
+  }
+}
+
 void LmHead::chunk_logprobs(const Tensor& weight, const Tensor& x, const HeadTargets& targets,
                             const Chunk& chunk, OpContext& ctx) const {
   ops::linear_forward(chunk.logits, x.rows(chunk.begin, chunk.count), weight, Tensor(), ctx);
   ops::token_logprobs(chunk.logprobs, chunk.logits, targets.targets.rows(chunk.begin, chunk.count),
                       targets.cuts == nullptr ? nullptr : targets.cuts + chunk.begin,
                       targets.inv_temperature, ctx);
+  if (targets.cut_check != nullptr && targets.cuts != nullptr) check_cuts(targets, chunk, ctx);
 }
 
 void LmHead::chunk_backward(const Tensor& weight, const Tensor& dx, const Tensor& x,

@@ -23,10 +23,18 @@ class TokenLoss {
                         const ops::LogprobGradients& gradients) = 0;
 };
 
+// Recomputes the cuts that generation stored, from this side's logits, and counts those that differ.
+struct CutCheck {
+  ops::SamplingFilter filter;
+  int64_t num_checked = 0;
+  int64_t num_differing = 0;
+};
+
 struct HeadTargets {
-  Tensor targets;            // [R] int32
-  const ops::TokenCut* cuts; // [R] host, or null
+  Tensor targets;             // [R] int32
+  const ops::TokenCut* cuts;  // [R] host, or null
   float inv_temperature;
+  CutCheck* cut_check;        // null: not checked
 };
 
 // Stateless but for its description.
@@ -54,6 +62,7 @@ class LmHead {
 
  private:
   struct Chunk;
+  void check_cuts(const HeadTargets& targets, const Chunk& chunk, OpContext& ctx) const;
   void chunk_logprobs(const Tensor& weight, const Tensor& x, const HeadTargets& targets,
                       const Chunk& chunk, OpContext& ctx) const;
   void chunk_backward(const Tensor& weight, const Tensor& dx, const Tensor& x,

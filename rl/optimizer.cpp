@@ -1,0 +1,96 @@
+#include "rl/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "model/ops/optimizer_step.h"
+#include "model/ops/reduce.h"
+#include "parallel/host_collectives.h"
+
+namespace grpo::rl {
+
+Optimizer::Optimizer(const OptimizerConfig& config, parallel::ShardedParameterStore& store,
+                     Allocator& allocator)
+    : config_(config), store_(store) {
+  const Shape shape{store.num_owned_elements()};
+  master_ = OwnedTensor(allocator, "optimizer/master", DType::kFloat32, shape);
+  if (config_.name == "adamw") {
+    m_ = OwnedTensor(allocator, "optimizer/moments", DType::kFloat32, shape);
+    v_ = OwnedTensor(allocator, "optimizer/moments", DType::kFloat32, shape);
+  }
+  Workspace workspace(allocator);
+  OpContext ctx{allocator.device(), Stream::none(), workspace};
+  reload_masters(ctx);
+}
+
+Tensor Optimizer::state(const OwnedTensor& all, const parallel::OwnedSpan& span) const {
+  return all.view().rows(span.state_offset, span.num_elements);
+}
+
+void Optimizer::reload_masters(OpContext& ctx) {
+  for (const parallel::OwnedSpan& span : store_.owned_spans()) {
+    ops::convert(state(master_, span), span.weight, ctx);
+  }
+}
+
+double Optimizer::gradient_norm(OpContext& ctx) const {
+  double own = 0;
+  for (const parallel::OwnedSpan& span : store_.owned_spans()) {
+    if (span.counts_in_norm) own += ops::sum_of_squares(span.gradient, ctx);
+  }
+  double total = 0;
+  for (const double part : parallel::all_gather_double(store_.groups().world.communicator(), own)) {
+    total += part;
+  }
+  if (!std::isfinite(total)) throw_if_not_finite(ctx);
+  return std::sqrt(total);
+}
+
+void Optimizer::throw_if_not_finite(OpContext& ctx) const {
+  std::string own;
+  for (const parallel::OwnedSpan& span : store_.owned_spans()) {
+    if (std::isfinite(ops::sum_of_squares(span.gradient, ctx))) continue;
+    const ParameterSpec& spec = store_.specs()[static_cast<size_t>(span.parameter)];
+    own = spec.parts[static_cast<size_t>(span.part)].name;
+    break;
+  }
+  Communicator& world = store_.groups().world.communicator();
+  const auto names = parallel::all_gather_bytes(world, std::as_bytes(std::span(own)));
+  for (size_t rank = 0; rank < names.size(); ++rank) {
+    if (names[rank].empty()) continue;
+    throw NonFiniteError(fmt::format(
+        "the gradient of '{}' is not finite (first seen on rank {})",
+        std::string(reinterpret_cast<const char*>(names[rank].data()), names[rank].size()), rank));
+  }
+  throw NonFiniteError("the global gradient norm overflows, though every gradient is finite");
+}
+
+void Optimizer::step(double learning_rate, double gradient_norm, double max_norm, OpContext& ctx) {
+  const double scale = max_norm > 0 ? std::min(1.0, max_norm / (gradient_norm + 1e-6)) : 1.0;
+  ++num_steps_;
+  for (const parallel::OwnedSpan& span : store_.owned_spans()) {
+    const bool decays = store_.specs()[static_cast<size_t>(span.parameter)].decays;
+    const double decay = decays ? config_.kwargs.weight_decay : 0.0;
+    if (config_.name == "adamw") {
+      ops::adamw_step({.master = state(master_, span), .m = state(m_, span), .v = state(v_, span)},
+                      span.weight, span.gradient,
+                      {.learning_rate = learning_rate,
+                       .beta1 = config_.kwargs.betas[0],
+                       .beta2 = config_.kwargs.betas[1],
+                       .epsilon = config_.kwargs.eps,
+                       .weight_decay = decay,
+                       .step = num_steps_,
+                       .gradient_scale = scale},
+                      ctx);
+    } else {
+      ops::sgd_step(state(master_, span), span.weight, span.gradient,
+                    {.learning_rate = learning_rate, .weight_decay = decay, .gradient_scale = scale},
+                    ctx);
+    }
+  }
+  store_.gather_updated_weights();
+}
+
+}  // namespace grpo::rl

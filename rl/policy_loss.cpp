@@ -1,0 +1,114 @@
+#include "rl/policy_loss.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "model/core/errors.h"
+
+namespace grpo::rl {
+
+namespace {
+
+std::vector<double> to_double(std::span<const float> values) {
+  return std::vector<double>(values.begin(), values.end());
+}
+
+}  // namespace
+
+PolicyLoss::PolicyLoss(const LossConfig& config, const LossCounts& counts,
+                       const model::PackedBatch& batch, std::vector<const RolloutSequence*> sequences,
+                       std::vector<const SequenceSignals*> signals)
+    : config_(config),
+      counts_(counts),
+      batch_(batch),
+      sequences_(std::move(sequences)),
+      signals_(std::move(signals)),
+      current_(static_cast<size_t>(batch.num_predicted())),
+      unfiltered_(current_.size()) {
+  CHECK(sequences_.size() == signals_.size());
+}
+
+std::span<const float> PolicyLoss::logprobs(size_t s) const {
+  const auto begin = static_cast<size_t>(batch_.predicted_offsets[s]);
+  const auto end = static_cast<size_t>(batch_.predicted_offsets[s + 1]);
+  return std::span(current_).subspan(begin, end - begin);
+}
+
+void PolicyLoss::evaluate(int64_t begin, int64_t end, const ops::TokenLogprobs& logprobs,
+                          const ops::LogprobGradients& gradients) {
+  const int64_t count = end - begin;
+  std::copy_n(logprobs.processed.data<float>(), count, current_.begin() + begin);
+  std::copy_n(logprobs.unfiltered.data<float>(), count, unfiltered_.begin() + begin);
+  std::vector<double> d_current(static_cast<size_t>(count));
+  std::vector<double> d_unfiltered(static_cast<size_t>(count));
+  for (size_t s = 0; s < sequences_.size(); ++s) {
+    const int64_t first = std::max(begin, batch_.predicted_offsets[s]);
+    const int64_t last = std::min(end, batch_.predicted_offsets[s + 1]);
+    if (first >= last) continue;
+    const auto offset = static_cast<size_t>(first - begin);
+    const auto rows = static_cast<size_t>(last - first);
+    evaluate_rows(s, first, last, std::span(d_current).subspan(offset, rows),
+                  std::span(d_unfiltered).subspan(offset, rows));
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    gradients.dprocessed.data<float>()[i] = static_cast<float>(d_current[static_cast<size_t>(i)]);
+    gradients.dunfiltered.data<float>()[i] =
+        static_cast<float>(d_unfiltered[static_cast<size_t>(i)]);
+  }
+}
+
+std::vector<LossSums> PolicyLoss::sequence_sums() const {
+  std::vector<LossSums> sums;
+  for (size_t s = 0; s < sequences_.size(); ++s) {
+    const int64_t begin = batch_.predicted_offsets[s];
+    const int64_t end = batch_.predicted_offsets[s + 1];
+    std::vector<double> unused(static_cast<size_t>(2 * (end - begin)));
+    const auto half = static_cast<size_t>(end - begin);
+    sums.push_back(evaluate_rows(s, begin, end, std::span(unused).first(half),
+                                 std::span(unused).last(half)));
+  }
+  return sums;
+}
+
+// Rows [begin, end) of the batch, all of sequence s.
+LossSums PolicyLoss::evaluate_rows(size_t s, int64_t begin, int64_t end, std::span<double> d_current,
+                                   std::span<double> d_unfiltered) const {
+  const auto first = static_cast<size_t>(begin - batch_.predicted_offsets[s]);
+  const auto count = static_cast<size_t>(end - begin);
+  const RolloutSequence& sequence = *sequences_[s];
+  const SequenceSignals& signals = *signals_[s];
+  const auto part = [&](const std::vector<float>& values, size_t offset) {
+    return to_double(std::span(values).subspan(offset, count));
+  };
+  const std::vector<double> current = part(current_, static_cast<size_t>(begin));
+  const std::vector<double> unfiltered = part(unfiltered_, static_cast<size_t>(begin));
+  const std::vector<double> generation = part(sequence.generation_logprobs, first);
+  const std::vector<double> previous =
+      signals.previous_logprobs.empty() ? current : part(signals.previous_logprobs, first);
+  const std::vector<double> reference =
+      signals.reference_logprobs.empty() ? std::vector<double>() : part(signals.reference_logprobs, first);
+  const std::vector<double> advantages(count, signals.advantage);
+  const std::vector<uint8_t> mask(count, 1);
+  return evaluate_loss(config_,
+                       {.current = current,
+                        .current_unfiltered = unfiltered,
+                        .previous = previous,
+                        .generation = generation,
+                        .reference = reference,
+                        .token_mask = mask,
+                        .advantages = advantages,
+                        .sequence_mask = 1.0,
+                        .reward = sequence.reward},
+                       counts_, {.current = d_current, .current_unfiltered = d_unfiltered});
+}
+
+void NllLoss::evaluate(int64_t begin, int64_t end, const ops::TokenLogprobs& logprobs,
+                       const ops::LogprobGradients& gradients) {
+  for (int64_t i = 0; i < end - begin; ++i) {
+    loss_ -= static_cast<double>(logprobs.processed.data<float>()[i]) / num_tokens_;
+    gradients.dprocessed.data<float>()[i] = static_cast<float>(-1.0 / num_tokens_);
+    gradients.dunfiltered.data<float>()[i] = 0.0f;
+  }
+}
+
+}  // namespace grpo::rl

@@ -1,0 +1,66 @@
+// PolicyLoss: the clipped loss of one micro-batch as the LM head sees it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/layers/lm_head.h"
+#include "model/packed_batch.h"
+#include "rl/loss.h"
+#include "rl/rollout.h"
+
+namespace grpo::rl {
+
+// What training knows of one rollout sequence besides its tokens; all by response token.
+struct SequenceSignals {
+  double advantage = 0;
+  std::vector<float> previous_logprobs;   // pre-update policy; empty when the loss forward itself supplies them
+  std::vector<float> reference_logprobs;  // unfiltered; empty without KL
+};
+
+// Lives through one Transformer::train call.
+class PolicyLoss : public model::TokenLoss {
+ public:
+  // `batch` was packed from `sequences`, in their order.
+  PolicyLoss(const LossConfig& config, const LossCounts& counts, const model::PackedBatch& batch,
+             std::vector<const RolloutSequence*> sequences, std::vector<const SequenceSignals*> signals);
+
+  bool is_token_local() const override { return config_.is_token_local(); }
+  void evaluate(int64_t begin, int64_t end, const ops::TokenLogprobs& logprobs,
+                const ops::LogprobGradients& gradients) override;
+
+  // After the pass: sums of each sequence over all of its tokens at once, so that they do not depend on chunks.
+  std::vector<LossSums> sequence_sums() const;
+  // Processed log-probabilities of sequence s, from the training forward.
+  std::span<const float> logprobs(size_t s) const;
+
+ private:
+  LossSums evaluate_rows(size_t s, int64_t begin, int64_t end, std::span<double> d_current,
+                         std::span<double> d_unfiltered) const;
+
+  const LossConfig& config_;
+  LossCounts counts_;
+  const model::PackedBatch& batch_;
+  std::vector<const RolloutSequence*> sequences_;
+  std::vector<const SequenceSignals*> signals_;
+  std::vector<float> current_;     // [R]
+  std::vector<float> unfiltered_;  // [R]
+};
+
+// Negative log-likelihood of the targets, summed and divided by `num_tokens`.
+class NllLoss : public model::TokenLoss {
+ public:
+  explicit NllLoss(double num_tokens) : num_tokens_(num_tokens) {}
+
+  bool is_token_local() const override { return true; }
+  void evaluate(int64_t begin, int64_t end, const ops::TokenLogprobs& logprobs,
+                const ops::LogprobGradients& gradients) override;
+  double loss() const { return loss_; }
+
+ private:
+  double num_tokens_;
+  double loss_ = 0;
+};
+
+}  // namespace grpo::rl
