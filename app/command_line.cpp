@@ -54,9 +54,11 @@ class Parser {
     app_.add_option("--config", train_.config_path, "YAML file of the run")->type_name("FILE");
     add_ranks(app_, train_.num_local_ranks);
     app_.add_flag("--check", train_.check_only,
-                  "start nothing; print the resolved config, the layout and the batch arithmetic");
+                  "start nothing; print the resolved config, the layout and the batch arithmetic")
+        ->disable_flag_override();
     app_.add_flag("--print-config-reference", print_reference_,
-                  "print the table of all config keys (Markdown)");
+                  "print the table of all config keys (Markdown)")
+        ->disable_flag_override();
     add_overrides(app_, train_.overrides);
     app_.require_subcommand(0, 1);
     add_score();
@@ -150,7 +152,8 @@ class Parser {
     app.add_option("--seed", generate_.seed, "keys the sampling")
         ->type_name("N")
         ->check(CLI::Range(int64_t{0}, INT64_MAX));
-    app.add_flag("--ignore-eos", sampling_.ignore_eos, "draw max-new-tokens whatever comes");
+    app.add_flag("--ignore-eos", sampling_.ignore_eos, "draw max-new-tokens whatever comes")
+        ->disable_flag_override();
     add_ranks(app, generate_.num_local_ranks);
     add_overrides(app, generate_.overrides);
     app.footer(kExitCodes);

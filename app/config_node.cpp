@@ -30,11 +30,10 @@ std::string ConfigNode::description() const {
   return fmt::format("'{}'", printable(text));
 }
 
-std::string printable(const std::string& text) {
-  constexpr size_t kLongest = 60;
+std::string printable(const std::string& text, size_t longest) {
   std::string out;
   for (const char c : text) {
-    if (out.size() >= kLongest && (static_cast<unsigned char>(c) & 0xC0) != 0x80) {
+    if (out.size() >= longest && (static_cast<unsigned char>(c) & 0xC0) != 0x80) {
       return out + "...";
     }
     if (c == '\n') {

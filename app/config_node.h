@@ -1,6 +1,7 @@
 // ConfigNode: a parsed config file as plain data, each value with the place it came from.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,7 @@ struct ConfigEntry {
   ConfigNode value;
 };
 
-// Text as a message shows it: control characters escaped, cut after 60 bytes.
-std::string printable(const std::string& text);
+// Text as a message shows it: control characters escaped, cut after about `longest` bytes.
+std::string printable(const std::string& text, size_t longest = 60);
 
 }  // namespace grpo::app

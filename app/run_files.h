@@ -1,0 +1,49 @@
+// RunFiles: what a run leaves in its log_dir. Written by world rank 0, from one thread.
+//   config.yaml            the resolved config
+//   metrics.jsonl          a line a step: {"step": 1, "train/loss": 0.25, ...}; step 0 is setup
+//   metrics.json           {"train/loss": {"1": 0.25, "2": ...}, ...}, rewritten after each step
+//   samples/step_N.jsonl   the completions of a step
+// Numbers are the shortest text that reads back to the same double; a non-finite one is "nan",
+// "inf" or "-inf".
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/text_file.h"
+#include "rl/metrics.h"
+
+namespace grpo::app {
+
+// Throws ConfigError when `log_dir` holds metrics.jsonl of an earlier run and `overwrite` is not
+// set.
+void refuse_used_log_dir(const std::filesystem::path& log_dir, bool overwrite);
+
+class RunFiles {
+ public:
+  // Makes the folder and removes an earlier run's files when `overwrite` is set. Throws ConfigError
+  // as above and for a folder that cannot be made.
+  RunFiles(std::filesystem::path log_dir, bool overwrite);
+
+  // All throw DataError naming the file that cannot be written.
+  void write_config(const std::string& yaml) const;
+  void write_step(int64_t step, const rl::MetricSet& metrics);
+  void write_sample(int64_t step, const std::string& json_line);
+
+  const std::filesystem::path& log_dir() const { return log_dir_; }
+
+ private:
+  std::string metrics_json() const;
+
+  std::filesystem::path log_dir_;
+  std::optional<LineFile> metrics_lines_;
+  std::vector<std::string> names_;             // metrics in the order they first came
+  std::map<std::string, std::string> series_;  // name -> "\"1\": 0.25, \"2\": 0.5"
+  std::optional<LineFile> samples_;
+  int64_t samples_step_ = -1;
+};
+
+}  // namespace grpo::app

@@ -1,0 +1,41 @@
+// RunLog: the RunObserver of world rank 0: the run's files and the console.
+#pragma once
+
+#include "app/console.h"
+#include "app/run_files.h"
+
+namespace grpo::app {
+
+// Used by the trainer's thread. Files are written before the console shows the same numbers.
+class RunLog : public rl::RunObserver {
+ public:
+  // `files` and `console` outlive this. `num_samples_to_print` completions of each step go to the
+  // console.
+  RunLog(RunFiles& files, Console& console, int64_t num_steps, int64_t num_samples_to_print);
+
+  void on_message(const std::string& line) override;
+  void on_warning(const std::string& line) override;
+  void on_step(int64_t step, const rl::MetricSet& metrics) override;
+  void on_progress(const std::string& phase, int64_t done, int64_t total) override;
+  void on_sample(int64_t step, const std::string& json_line) override;
+
+ private:
+  RunFiles& files_;
+  Console& console_;
+  int64_t num_steps_;
+  int64_t num_samples_to_print_;
+  int64_t sample_step_ = -1;
+  int64_t num_samples_printed_ = 0;
+};
+
+// Of the other ranks, which say nothing.
+class SilentObserver : public rl::RunObserver {
+ public:
+  void on_message(const std::string&) override {}
+  void on_warning(const std::string&) override {}
+  void on_step(int64_t, const rl::MetricSet&) override {}
+  void on_progress(const std::string&, int64_t, int64_t) override {}
+  void on_sample(int64_t, const std::string&) override {}
+};
+
+}  // namespace grpo::app

@@ -1,0 +1,129 @@
+#include "app/run_files.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "model/core/errors.h"
+#include "tests/app/scratch_folder.h"
+
+namespace grpo::app {
+namespace {
+
+using testing::ScratchFolder;
+
+rl::MetricSet metrics_of(const std::vector<std::pair<std::string, double>>& values) {
+  rl::MetricSet metrics;
+  for (const auto& [name, value] : values) metrics.set(name, value);
+  return metrics;
+}
+
+TEST(RunFiles, MetricsAreALineAStepAndASeriesAMetric) {
+  const ScratchFolder folder;
+  RunFiles files(folder.path() + "/a/b", false);
+  files.write_step(0, metrics_of({{"timing/setup/total", 0.5}}));
+  files.write_step(1,
+                   metrics_of({{"train/loss", 0.1 + 0.2}, {"train/token_mult_prob_error", 1.0}}));
+  files.write_step(2, metrics_of({{"train/loss", 1e-7}, {"train/lr", 1e-6}}));
+  EXPECT_EQ(
+      folder.read("a/b/metrics.jsonl"),
+      "{\"step\": 0, \"timing/setup/total\": 0.5}\n"
+      "{\"step\": 1, \"train/loss\": 0.30000000000000004, \"train/token_mult_prob_error\": 1}\n"
+      "{\"step\": 2, \"train/loss\": 1e-07, \"train/lr\": 1e-06}\n");
+  const auto json = nlohmann::json::parse(folder.read("a/b/metrics.json"));
+  EXPECT_EQ(json.size(), 4u);
+  EXPECT_EQ(json["train/loss"]["1"].get<double>(), 0.1 + 0.2);
+  EXPECT_EQ(json["train/loss"]["2"].get<double>(), 1e-7);
+  EXPECT_EQ(json["train/loss"].size(), 2u);
+  EXPECT_EQ(json["train/lr"].size(), 1u);
+  EXPECT_EQ(json["timing/setup/total"]["0"], 0.5);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/a/b/metrics.json.tmp"));
+}
+
+TEST(RunFiles, NonFiniteNumbersStayVisibleInValidJson) {
+  const ScratchFolder folder;
+  RunFiles files(folder.path(), false);
+  const double inf = std::numeric_limits<double>::infinity();
+  files.write_step(
+      1, metrics_of({{"a", std::nan("")}, {"b", inf}, {"c", -inf}, {"odd \"name\"", 5e-324}}));
+  const auto line = nlohmann::json::parse(folder.read("metrics.jsonl"));
+  EXPECT_EQ(line["a"], "nan");
+  EXPECT_EQ(line["b"], "inf");
+  EXPECT_EQ(line["c"], "-inf");
+  EXPECT_EQ(line["odd \"name\""].get<double>(), 5e-324);
+  EXPECT_EQ(nlohmann::json::parse(folder.read("metrics.json"))["a"]["1"], "nan");
+}
+
+TEST(RunFiles, SamplesOfEachStepHaveTheirFile) {
+  const ScratchFolder folder;
+  RunFiles files(folder.path(), false);
+  files.write_sample(1, "{\"a\":1}");
+  files.write_sample(1, "{\"a\":2}");
+  files.write_sample(2, "{\"a\":3}");
+  EXPECT_EQ(folder.read("samples/step_1.jsonl"), "{\"a\":1}\n{\"a\":2}\n");
+  EXPECT_EQ(folder.read("samples/step_2.jsonl"), "{\"a\":3}\n");
+}
+
+TEST(RunFiles, AnEarlierRunIsKeptUnlessOverwriteIsSet) {
+  const ScratchFolder folder;
+  {
+    RunFiles files(folder.path(), false);
+    files.write_config("grpo: {}\n");
+    files.write_step(1, metrics_of({{"a", 1}}));
+    files.write_sample(7, "{}");
+  }
+  folder.write("samples/mine.txt", "kept");
+  try {
+    RunFiles again(folder.path(), false);
+    FAIL() << "a used log_dir was taken";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find(folder.path()), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("logger.overwrite=true"), std::string::npos);
+  }
+  EXPECT_EQ(folder.read("metrics.jsonl"), "{\"step\": 1, \"a\": 1}\n");
+  RunFiles again(folder.path(), true);
+  again.write_step(1, metrics_of({{"a", 2}}));
+  EXPECT_EQ(folder.read("metrics.jsonl"), "{\"step\": 1, \"a\": 2}\n");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/samples/step_7.jsonl"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/config.yaml"));
+  EXPECT_EQ(folder.read("samples/mine.txt"), "kept");
+}
+
+TEST(RunFiles, AFolderThatCannotBeMadeIsAConfigError) {
+  const ScratchFolder folder;
+  folder.write("file", "");
+  try {
+    RunFiles files(folder.path() + "/file/run", false);
+    FAIL() << "a folder inside a file";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("logger.log_dir"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("Not a directory"), std::string::npos) << error.what();
+  }
+}
+
+TEST(TextFile, AFullDiskIsADataErrorNamingTheFile) {
+  LineFile file("/dev/full");
+  try {
+    file.write_line("{}");
+    FAIL() << "written to a full disk";
+  } catch (const DataError& error) {
+    EXPECT_STREQ(error.what(), "/dev/full: cannot be written: No space left on device");
+  }
+}
+
+TEST(TextFile, AWholeFileThatCannotBeWrittenLeavesTheOldOne) {
+  const ScratchFolder folder;
+  const std::string path = folder.write("metrics.json", "old");
+  std::filesystem::create_symlink("/dev/full", path + ".tmp");
+  EXPECT_THROW(write_whole_file(path, "new"), DataError);
+  EXPECT_EQ(folder.read("metrics.json"), "old");
+  std::filesystem::remove(path + ".tmp");
+  write_whole_file(path, "new");
+  EXPECT_EQ(folder.read("metrics.json"), "new");
+  EXPECT_THROW(write_whole_file(folder.path() + "/none/x", "new"), DataError);
+}
+
+}  // namespace
+}  // namespace grpo::app
