@@ -19,7 +19,8 @@ struct GateConfig {
   int64_t window = 0;              // last steps taken in; 0: all so far
   std::optional<double> min;       // value must be >= min
   std::optional<double> max;       // value must be <= max
-  std::string action = "fail";     // warn: say so; fail: finish, then exit 4; stop: end the run now, exit 4
+  std::string action =
+      "fail";  // warn: say so; fail: finish, then exit 4; stop: end the run now, exit 4
 
   void visit(ConfigVisitor& visitor);
   void validate(const ConfigVisitor& visitor) const;
@@ -36,18 +37,22 @@ struct GateSummary {
   std::string label;  // "max(train/token_mult_prob_error) <= 1.05"
   std::string action;
   int64_t num_trips;
-  double worst;       // farthest out of bounds, or closest to them
+  double worst;  // farthest out of bounds, or closest to them; NaN while num_checked is 0
   int64_t worst_step;
   int64_t num_checked;
 };
 
-// A non-finite value of a gated metric always trips. Deterministic; one thread.
+// A non-finite value of a gated metric trips, in its own step and in every later one whose window
+// (of steps, not of values) holds it. `max` over all steps keeps tripping once it is out of bounds.
+// Deterministic; one thread.
 class GateKeeper {
  public:
-  // Throws ConfigError when a gate names a metric that is not in `known_metrics` (with the nearest name).
+  // Throws ConfigError when a gate names a metric that is not in `known_metrics` (with the nearest
+  // name).
   GateKeeper(const std::vector<GateConfig>& gates, const std::set<std::string>& known_metrics);
 
-  // Trips of this step. A gated metric absent from a step (validation between periods) is not checked then.
+  // Trips of this step. A gated metric absent from a step (validation between periods) is not
+  // checked then.
   std::vector<GateTrip> check(int64_t step, const MetricSet& metrics);
   std::vector<GateSummary> summary() const;
   // Some gate with action fail or stop has tripped.

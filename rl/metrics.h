@@ -25,9 +25,9 @@ class RunObserver {
  public:
   virtual ~RunObserver() = default;
 
-  virtual void on_message(const std::string& line) = 0;                           // information for the console
+  virtual void on_message(const std::string& line) = 0;  // information for the console
   virtual void on_warning(const std::string& line) = 0;
-  virtual void on_step(int64_t step, const MetricSet& metrics) = 0;               // step is 1-based; 0 is setup
+  virtual void on_step(int64_t step, const MetricSet& metrics) = 0;  // step is 1-based; 0 is setup
   virtual void on_progress(const std::string& phase, int64_t done, int64_t total) = 0;
   // One line of samples/step_N.jsonl.
   virtual void on_sample(int64_t step, const std::string& json_line) = 0;
