@@ -93,7 +93,7 @@ bool FailureBoard::has_trouble() {
 }
 
 std::map<int, StuckWait> FailureBoard::collect_stuck(std::chrono::milliseconds patience) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto start = std::chrono::steady_clock::now();
   std::map<int, StuckWait> waits;
   for (;;) {
     for (int rank = 0; rank < size_; ++rank) {
@@ -103,8 +103,10 @@ std::map<int, StuckWait> FailureBoard::collect_stuck(std::chrono::milliseconds p
         waits[rank] = {peer, *text};
       }
     }
-    const bool is_complete = static_cast<int>(waits.size()) >= size_ - 1;
-    if (is_complete || std::chrono::steady_clock::now() >= deadline) return waits;
+    const auto waited = std::chrono::steady_clock::now() - start;
+    const int num_silent = size_ - static_cast<int>(waits.size());
+    if (num_silent == 0 || waited >= patience) return waits;
+    if (num_silent == 1 && waited >= patience / 3) return waits;  // most likely the one that hangs
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
 }

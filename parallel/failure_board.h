@@ -37,7 +37,7 @@ class FailureBoard {
   void report_stuck(const StuckWait& wait);
   // True once any rank reported a failure or gave up waiting.
   bool has_trouble();
-  // Everyone's reports; returns when all ranks but one have reported, or after `patience`.
+  // Everyone's reports, collected for `patience`; shorter when all ranks, or all but one, have reported.
   std::map<int, StuckWait> collect_stuck(std::chrono::milliseconds patience);
 
  private:
