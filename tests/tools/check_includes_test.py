@@ -1,0 +1,112 @@
+"""tools/check_includes.py finds each kind of problem in a sample tree, and none in this one."""
+
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+GOOD_TREE = {
+    "model/core/dtype.h": "// Why.\n#pragma once\n\n#include <string>\n",
+    "model/core/dtype.cpp": '#include "model/core/dtype.h"\n',
+    "model/core/cuda_check.h": "#pragma once\n#include <cuda_runtime.h>\n",
+    "model/ops/linear.h": '#pragma once\n#include "model/core/dtype.h"\n',
+    "model/ops/linear_cuda.cu": "#include <cublasLt.h>\n#include <cuda_bf16.h>\n",
+    "model/layers/norm.h": '#pragma once\n#include "model/ops/linear.h"\n',
+    "model/transformer.h": '#pragma once\n#include "model/layers/norm.h"\n',
+    "parallel/gloo_transport.cpp": "#include <gloo/context.h>\n#include <gloo/types.h>\n",
+    "app/main.cpp": '#include "model/transformer.h"\n',
+    "tests/app/main_test.cpp": '#include "parallel/mesh.h"\n',
+    "parallel/mesh.h": "#pragma once\n",
+}
+
+
+def check(files):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        run = subprocess.run([sys.executable, ROOT / "tools/check_includes.py", folder],
+                             capture_output=True, text=True, check=False)
+        return run.returncode, run.stdout
+
+
+class CheckIncludesTest(unittest.TestCase):
+    def assert_problem(self, changes, *parts):
+        code, out = check({**GOOD_TREE, **changes})
+        self.assertEqual(code, 1, out)
+        for part in parts:
+            self.assertIn(part, out)
+        self.assertEqual(len(out.splitlines()), 2, out)  # the problem and the count
+
+    def test_this_tree(self):
+        run = subprocess.run([sys.executable, ROOT / "tools/check_includes.py"], capture_output=True,
+                             text=True, check=False)
+        self.assertEqual((run.returncode, run.stdout), (0, ""))
+
+    def test_good_tree(self):
+        self.assertEqual(check(GOOD_TREE), (0, ""))
+
+    def test_include_goes_up(self):
+        self.assert_problem({"parallel/world.h": '#pragma once\n#include "app/console.h"\n',
+                             "app/console.h": "#pragma once\n"},
+                            'parallel/world.h:2: includes go down only, "app/console.h" is above')
+
+    def test_include_goes_up_inside_model(self):
+        self.assert_problem({"model/core/dtype.h": '#pragma once\n#include "model/ops/linear.h"\n'},
+                            "model/core/dtype.h:2:")
+        self.assert_problem({"model/ops/rope.h": '#pragma once\n#include "model/layers/norm.h"\n'},
+                            "model/ops/rope.h:2:")
+        self.assert_problem({"model/layers/mlp.h": '#pragma once\n#include "model/transformer.h"\n'},
+                            "model/layers/mlp.h:2:")
+
+    def test_sources_do_not_include_tests(self):
+        self.assert_problem({"tests/ranks.h": "#pragma once\n", "rl/loss.h": '#pragma once\n#include "tests/ranks.h"\n'},
+                            "rl/loss.h:2: includes go down only")
+
+    def test_missing_pragma_once(self):
+        self.assert_problem({"rl/loss.h": "#include <vector>\n"}, "rl/loss.h:1:", "#pragma once")
+
+    def test_include_not_relative_to_the_root(self):
+        self.assert_problem({"rl/loss.cpp": '#include "mesh.h"\n'}, "rl/loss.cpp:1:", "relative to the root")
+        self.assert_problem({"rl/loss.cpp": '#include "rl/../parallel/mesh.h"\n'}, "rl/loss.cpp:1:")
+        self.assert_problem({"rl/loss.cpp": "#include <parallel/mesh.h>\n"}, "write it in quotes")
+
+    def test_own_header_first(self):
+        self.assert_problem({"parallel/mesh.cpp": '#include <vector>\n\n#include "parallel/mesh.h"\n'},
+                            'parallel/mesh.cpp:1: the first include is not "parallel/mesh.h"')
+
+    def test_third_party_in_a_header(self):
+        self.assert_problem({"app/yaml.h": "#pragma once\n#include <yaml-cpp/yaml.h>\n"},
+                            "app/yaml.h:2: yaml-cpp is named in a header")
+
+    def test_third_party_in_two_files(self):
+        code, out = check({**GOOD_TREE, "parallel/other.cpp": "#include <gloo/barrier.h>\n"})
+        self.assertEqual(code, 1)
+        self.assertIn("parallel/other.cpp:1: gloo is named in 2 files", out)
+        self.assertIn("parallel/gloo_transport.cpp:1: gloo is named in 2 files", out)
+
+    def test_cuda_header_outside_cuda_files(self):
+        self.assert_problem({"model/ops/rope.cpp": "#include <cuda_runtime.h>\n"}, "stands outside *_cuda.*")
+
+    def test_too_many_cuda_core_headers(self):
+        more = {f"model/core/cuda_{name}.h": "#pragma once\n#include <cuda.h>\n" for name in ("a", "b")}
+        code, out = check({**GOOD_TREE, **more})
+        self.assertEqual(code, 1)
+        self.assertIn("model/core/cuda_a.h:1: more than 2 core headers", out)
+
+    def test_file_names(self):
+        self.assert_problem({"rl/math_utils.h": "#pragma once\n"}, "rl/math_utils.h:1:", "not utils")
+        self.assert_problem({"tests/rl/helpers.py": ""}, "tests/rl/helpers.py:1:")
+        self.assert_problem({"rl/Loss.cpp": ""}, "rl/Loss.cpp:1: file names are snake_case")
+        self.assert_problem({"model/ops/rope.cu": ""}, "model/ops/rope.cu:1: CUDA sources are named")
+
+    def test_long_files(self):
+        self.assert_problem({"rl/loss.cpp": "\n" * 501}, "rl/loss.cpp:501: more than 500 lines")
+
+
+if __name__ == "__main__":
+    unittest.main()
