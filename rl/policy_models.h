@@ -1,0 +1,54 @@
+// PolicyModels: the three models of a run on one rank, each with its own process groups: the trained policy and its
+// frozen reference, sharded by GTP, and the generation model, whole on every rank.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "generation/engine.h"
+#include "model/transformer.h"
+#include "parallel/refit.h"
+#include "parallel/sharded_parameter_store.h"
+#include "parallel/world.h"
+#include "rl/model_source.h"
+#include "rl/run_config.h"
+
+namespace grpo::rl {
+
+// Owned by the trainer; one thread.
+class PolicyModels {
+ public:
+  // Loads or initialises the policy. The generation model's weights are NaN until the first refit.
+  PolicyModels(const RunConfig& config, const ModelSource& source, parallel::World& world,
+               Allocator& allocator);
+
+  // Freezes the policy's present weights as the reference.
+  void take_reference();
+  // Policy into the generation model; throws InternalError when the fingerprints differ.
+  parallel::RefitReport refit();
+
+  parallel::ShardedParameterStore& policy_store() { return policy_store_; }
+  parallel::ShardedParameterStore& generation_store() { return generation_store_; }
+  model::Transformer& policy() { return policy_; }
+  model::Transformer& reference();  // after take_reference()
+  generation::Engine& engine() { return engine_; }
+  const parallel::ProcessGroups& groups() const { return policy_store_.groups(); }
+
+ private:
+  model::TransformerParameters parameters_;
+  parallel::ShardedParameterStore policy_store_;
+  model::Transformer policy_;
+  parallel::ShardedParameterStore generation_store_;
+  model::Transformer generation_;
+  generation::Engine engine_;
+  parallel::RefitPlan refit_plan_;
+  std::unique_ptr<parallel::ShardedParameterStore> reference_store_;
+  std::unique_ptr<model::Transformer> reference_;
+  model::ModelConfig model_config_;
+  model::TransformerOptions transformer_options_;
+  parallel::Mesh mesh_;
+  parallel::World& world_;
+  Allocator& allocator_;
+};
+
+}  // namespace grpo::rl
