@@ -114,19 +114,32 @@ inline void expect_same_bits(const Tensor& actual, const Tensor& expected, const
   }
 }
 
-// Central differences of a float64 loss at x; error about 1e-9 of the loss's scale.
-inline Values numeric_gradient(const std::function<double(const Values&)>& loss, Values x) {
+using Loss = std::function<double(const Values&)>;
+
+// Compares a gradient with central differences of a float64 loss at x, at up to kMaxProbes inputs.
+// Their error is about 1e-9 of the loss's scale. Inputs are of order 1, so a gradient that cancels
+// to 0 is held to the tolerance on a scale of kZeroScale.
+inline void expect_gradient(const Tensor& actual, const Loss& loss, Values x, Tolerance tolerance,
+                            const char* what) {
   constexpr double kStep = 1e-5;
-  Values gradient(x.size());
-  for (size_t i = 0; i < x.size(); ++i) {
+  constexpr double kZeroScale = 0.01;
+  constexpr size_t kMaxProbes = 100;
+  const Values gradient = values_of(actual);
+  ASSERT_EQ(gradient.size(), x.size()) << what;
+  double largest = kZeroScale;
+  for (const double value : gradient) largest = std::max(largest, std::abs(value));
+  for (size_t probe = 0; probe < std::min(kMaxProbes, x.size()); ++probe) {
+    const size_t i = x.size() <= kMaxProbes ? probe : mix_bits(probe + 1) % x.size();
     const double center = x[i];
     x[i] = center + kStep;
     const double above = loss(x);
     x[i] = center - kStep;
-    gradient[i] = (above - loss(x)) / (2 * kStep);
+    const double wanted = (above - loss(x)) / (2 * kStep);
     x[i] = center;
+    ASSERT_TRUE(std::abs(gradient[i] - wanted) <= tolerance.of(actual.dtype()) * largest)
+        << what << "[" << i << "] is " << gradient[i] << ", wanted " << wanted << ", largest "
+        << largest;
   }
-  return gradient;
 }
 
 inline double dot(const Values& a, const Values& b) {
