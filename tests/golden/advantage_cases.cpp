@@ -1,5 +1,7 @@
 #include "tests/golden/advantage_cases.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <initializer_list>
 #include <map>
@@ -87,7 +89,7 @@ CaseResult run_reinforce_plus_plus(const nlohmann::json& golden_case, const std:
   if (expected.size() != actual.size())
     comparison.fail("advantage has another number of sequences");
   for (size_t i = 0; i < std::min(actual.size(), expected.size()); ++i)
-    comparison.numbers("advantage[" + std::to_string(i) + "]", actual[i], expected[i], kTolerance);
+    comparison.numbers(fmt::format("advantage[{}]", i), actual[i], expected[i], kTolerance);
   return comparison.result(kind, name);
 }
 

@@ -1,5 +1,7 @@
 #include "tests/golden/clipped_loss_cases.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -116,7 +118,7 @@ void compare_rows(Comparison& comparison, const std::string& label, const Rows& 
     return;
   }
   for (size_t i = 0; i < actual.size(); ++i)
-    comparison.numbers(label + "[" + std::to_string(i) + "]", actual[i], expected[i], kTolerance);
+    comparison.numbers(fmt::format("{}[{}]", label, i), actual[i], expected[i], kTolerance);
 }
 
 }  // namespace

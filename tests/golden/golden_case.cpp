@@ -44,8 +44,10 @@ void Comparison::number(const std::string& label, double actual, double expected
     ++num_values_;
     return;
   }
-  record(label, std::abs(actual - expected), tolerance * std::abs(expected) + kCancellationFloor,
-         actual, expected);
+  // An infinite expectation must not make its own tolerance infinite.
+  const double allowed =
+      std::isfinite(expected) ? tolerance * std::abs(expected) + kCancellationFloor : 0.0;
+  record(label, std::abs(actual - expected), allowed, actual, expected);
 }
 
 void Comparison::numbers(const std::string& label, std::span<const double> actual,
