@@ -8,9 +8,9 @@
 
 namespace grpo::ops {
 
-// e^x within 1.5 ulp (subnormal results: 1 unit of 2^-149). 0 below -104, infinity above 88.73, NaN
-// for NaN; exactly 1 at 0. Cody-Waite reduction by ln 2 and a degree 6 minimax-like polynomial on
-// [-ln2/2, ln2/2].
+// e^x within 1 ulp. 0 below -104, infinity above 88.73, NaN for NaN; exactly 1 at 0. Cody-Waite
+// reduction by ln 2, then Taylor's polynomial of degree 7, whose remainder on [-ln2/2, ln2/2] is
+// 0.1 ulp.
 inline float exp_float(float x) {
   constexpr float kRoundingShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   constexpr float kLog2E = 1.44269504088896341f;
@@ -22,7 +22,8 @@ inline float exp_float(float x) {
   const float n = shifted - kRoundingShift;
   float r = std::fma(n, -kLn2High, x);
   r = std::fma(n, -kLn2Low, r);
-  float p = 1.0f / 720.0f;
+  float p = 1.0f / 5040.0f;
+  p = std::fma(p, r, 1.0f / 720.0f);
   p = std::fma(p, r, 1.0f / 120.0f);
   p = std::fma(p, r, 1.0f / 24.0f);
   p = std::fma(p, r, 1.0f / 6.0f);

@@ -8,6 +8,9 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "model/core/counter_rng.h"
@@ -164,6 +167,14 @@ inline std::string case_name(DType dtype, std::initializer_list<int64_t> sizes) 
   std::string name(dtype_name(dtype));
   for (const int64_t size : sizes) name += "_" + std::to_string(size);
   return name;
+}
+
+// Tests over dtype x (rows, size of a row).
+using RowCase = std::tuple<DType, std::pair<int64_t, int64_t>>;
+
+inline std::string row_case_name(const ::testing::TestParamInfo<RowCase>& test) {
+  const auto& [dtype, sizes] = test.param;
+  return case_name(dtype, {sizes.first, sizes.second});
 }
 
 }  // namespace grpo::ops

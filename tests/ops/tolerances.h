@@ -14,24 +14,24 @@ struct Tolerance {
   double of(DType dtype) const { return dtype == DType::kBfloat16 ? bfloat16 : float32; }
 };
 
-// bfloat16 keeps 8 bits: one rounding is off by at most 2^-9, relative to the element itself. The
-// rest of the bfloat16 columns is room for fp32 arithmetic before that rounding landing on the
-// other side of a tie.
-constexpr double kOneBfloat16Rounding = 0.00196;
+// bfloat16 keeps 8 significant bits: one rounding is off by at most 2^-8 of the element itself; 1 %
+// more for fp32 arithmetic that lands on the other side of a tie. Operators round once, where a
+// tensor is stored.
+constexpr double kOneBfloat16Rounding = 1.01 / 256.0;
 
 // A few fp32 operations an element (residual, SwiGLU, RoPE): some 2^-24 each.
 constexpr Tolerance kElementwise{1e-6, kOneBfloat16Rounding};
 // fp32 chains of up to 300 products: error grows like sqrt(n) 2^-24 of the sum of magnitudes, which
 // is a few times the largest result for random operands.
-constexpr Tolerance kDotProduct{4e-6, 2 * kOneBfloat16Rounding};
+constexpr Tolerance kDotProduct{4e-6, kOneBfloat16Rounding};
 // Row sums of squares or products, then a few operations.
-constexpr Tolerance kNorm{4e-6, 2 * kOneBfloat16Rounding};
+constexpr Tolerance kNorm{4e-6, kOneBfloat16Rounding};
 // Two chained products with exponentials between them.
-constexpr Tolerance kAttention{4e-6, 2 * kOneBfloat16Rounding};
+constexpr Tolerance kAttention{4e-6, kOneBfloat16Rounding};
 // Also depends on the stored output (delta = sum dout out): in bfloat16 its rounding, 2^-9 of each
 // term, enters every score's gradient and adds up over the keys.
 constexpr Tolerance kAttentionGradient{2e-5, 1.5e-2};
-// Log-probabilities: one fp32 exponential (1.5 ulp) an element, sums in double, one rounding. Also
+// Log-probabilities: one fp32 exponential (1 ulp) an element, sums in double, one rounding. Also
 // the golden file's own bound, whose source divides by the temperature in float32.
 constexpr double kLogprob = 1e-6;
 // Softmax weights are fp32 products of an exponential and a factor.
@@ -40,6 +40,6 @@ constexpr double kLogprobGradient = 1e-6;
 // and an update of at most 1e-2 a few times.
 constexpr double kAdamW = 1e-6;
 // exp_float in units in the last place.
-constexpr double kExpUlps = 1.5;
+constexpr double kExpUlps = 1.0;
 
 }  // namespace grpo::ops

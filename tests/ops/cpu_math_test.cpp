@@ -1,0 +1,63 @@
+#include "model/ops/cpu_math.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+#include "tests/ops/tolerances.h"
+
+namespace grpo::ops {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Error in units of the spacing of floats at the exact value.
+double ulps(float actual, double exact) {
+  const auto rounded = static_cast<float>(exact);
+  const double spacing = double{std::nextafter(rounded, kInfinity)} - double{rounded};
+  return std::abs(double{actual} - exact) / spacing;
+}
+
+TEST(ExpFloatTest, IsWithinItsBoundOverTheWholeRange) {
+  double worst = 0.0;
+  for (float x = -103.9f; x < 88.72f; x += 0.000731f) {
+    worst = std::max(worst, ulps(exp_float(x), std::exp(double{x})));
+  }
+  EXPECT_LE(worst, kExpUlps);
+  RecordProperty("worst_ulps", std::to_string(worst));
+}
+
+TEST(ExpFloatTest, SpecialValues) {
+  EXPECT_EQ(exp_float(0.0f), 1.0f);
+  EXPECT_EQ(exp_float(-0.0f), 1.0f);
+  EXPECT_EQ(exp_float(-kInfinity), 0.0f);
+  EXPECT_EQ(exp_float(-1e30f), 0.0f);
+  EXPECT_EQ(exp_float(-104.0f), 0.0f);
+  EXPECT_GT(exp_float(-103.0f), 0.0f);
+  EXPECT_EQ(exp_float(kInfinity), kInfinity);
+  EXPECT_EQ(exp_float(88.8f), kInfinity);
+  EXPECT_TRUE(std::isfinite(exp_float(88.7f)));
+  EXPECT_TRUE(std::isnan(exp_float(std::numeric_limits<float>::quiet_NaN())));
+}
+
+// Vectorised and scalar code give the same bits.
+TEST(ExpFloatTest, LoopsAgreeWithSingleCalls) {
+  std::vector<float> x;
+  for (int i = 0; i < 1003; ++i) x.push_back(-120.0f + 0.23f * static_cast<float>(i));
+  std::vector<float> together(x.size());
+  for (size_t i = 0; i < x.size(); ++i) together[i] = exp_float(x[i]);
+  for (size_t i = 0; i < x.size(); ++i) {
+    volatile float single = x[i];
+    ASSERT_EQ(exp_float(single), together[i]) << x[i];
+  }
+}
+
+TEST(SigmoidTest, Saturates) {
+  EXPECT_EQ(sigmoid(0.0f), 0.5f);
+  EXPECT_EQ(sigmoid(200.0f), 1.0f);
+  EXPECT_EQ(sigmoid(-200.0f), 0.0f);
+}
+
+}  // namespace
+}  // namespace grpo::ops
