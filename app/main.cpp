@@ -1,0 +1,47 @@
+// grpo_train: the only place where errors become exit codes.
+#include <signal.h>
+
+#include <iostream>
+
+#include "app/command_line.h"
+#include "app/commands.h"
+#include "app/rank_session.h"
+#include "model/core/errors.h"
+
+namespace grpo::app {
+
+namespace {
+
+struct Run {
+  int operator()(const PrintText& print) const {
+    std::cout << print.text << std::flush;
+    return static_cast<int>(ExitCode::kDone);
+  }
+  int operator()(const TrainOptions& options) const { return run_train(options); }
+  int operator()(const ScoreOptions& options) const { return run_score(options); }
+  int operator()(const GenerateOptions& options) const { return run_generate(options); }
+};
+
+int run(int argc, char** argv) {
+  try {
+    return std::visit(Run{}, parse_command_line(argc, argv));
+  } catch (const Error& error) {
+    print_error(error.what());
+    return static_cast<int>(error.exit_code());
+  } catch (const std::bad_alloc&) {
+    print_error("out of host memory");
+  } catch (const std::exception& error) {
+    print_error(error.what());
+  }
+  return static_cast<int>(ExitCode::kOther);
+}
+
+}  // namespace
+
+}  // namespace grpo::app
+
+int main(int argc, char** argv) {
+  signal(SIGPIPE,
+         SIG_IGN);  // a closed console or connection is an error to handle, not a silent end
+  return grpo::app::run(argc, argv);
+}
