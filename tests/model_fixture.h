@@ -1,0 +1,56 @@
+// A model on one test rank: store, transformer and the context to run it in.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/transformer.h"
+#include "parallel/process_groups.h"
+#include "parallel/sharded_parameter_store.h"
+
+namespace grpo::testing {
+
+// Memory and operator context of one rank.
+struct RankContext {
+  Allocator allocator{Device::cpu()};
+  Workspace workspace{allocator};
+  OpContext ctx{Device::cpu(), Stream::none(), workspace};
+};
+
+// Every axis a group of one.
+parallel::ProcessGroups solo_groups(int64_t gtp_alignment = 16);
+
+// The fixtures of the failure cases: EVEN divides for every gtp up to 4, ODD pads everywhere.
+model::ModelConfig even_config(bool tied = true);
+model::ModelConfig odd_config(bool tied = true);
+
+class TestModel {
+ public:
+  // Weights are zero; fill them through `store`.
+  TestModel(RankContext& rank, const model::ModelConfig& config, parallel::ProcessGroups groups,
+            DType dtype = DType::kFloat32, int64_t head_chunk_rows = 16);
+
+  model::ModelConfig config;
+  model::TransformerParameters parameters;
+  parallel::ShardedParameterStore store;
+  model::Transformer transformer;
+};
+
+// Random weights with norms and biases that are not 1 and 0, the same for every layout.
+void fill_lively(parallel::ShardedParameterStore& store, uint64_t seed);
+
+// Calls visit(parameter, part, region, shard) for every region of this rank's shards.
+void for_each_region(const parallel::ShardedParameterStore& store,
+                     const std::function<void(ParameterId, const LogicalTensor&,
+                                              const parallel::Region&, const Tensor&)>& visit);
+
+// A float32 value of a logical tensor by its place; written into a map for comparison between layouts:
+// name -> row-major values, gathered over the store's gtp_remat group. `source` picks weights or gradients.
+std::vector<std::pair<std::string, std::vector<float>>> gather_logical(
+    const parallel::ShardedParameterStore& store, const std::function<Tensor(ParameterId)>& source);
+
+}  // namespace grpo::testing
