@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <unordered_set>
 #include <vector>
 
 #include "model/core/errors.h"
@@ -20,6 +20,24 @@ constexpr size_t kMaxJsonFileBytes = size_t{64} << 20;
 
 std::string dump_line(const nlohmann::json& value) {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+JsonEvent event_of(nlohmann::json::parse_event_t event) {
+  switch (event) {
+    case nlohmann::json::parse_event_t::object_start:
+      return JsonEvent::kObjectStart;
+    case nlohmann::json::parse_event_t::object_end:
+      return JsonEvent::kObjectEnd;
+    case nlohmann::json::parse_event_t::array_start:
+      return JsonEvent::kArrayStart;
+    case nlohmann::json::parse_event_t::array_end:
+      return JsonEvent::kArrayEnd;
+    case nlohmann::json::parse_event_t::key:
+      return JsonEvent::kKey;
+    case nlohmann::json::parse_event_t::value:
+      break;
+  }
+  return JsonEvent::kValue;
 }
 
 }  // namespace
@@ -49,26 +67,32 @@ std::string json_problem(const std::string& what) {
 }
 
 nlohmann::json parse_json(std::string_view text, const std::string& where) {
+  return parse_json(text, where, [](int, JsonEvent, const nlohmann::json&) { return true; });
+}
+
+nlohmann::json parse_json(std::string_view text, const std::string& where,
+                          const JsonObserver& observer) {
   using nlohmann::json;
-  std::vector<std::set<std::string>> open_objects;
-  const auto check_event = [&](int depth, json::parse_event_t event, json& parsed) {
+  std::vector<std::unordered_set<std::string>> open_objects;
+  const auto on_event = [&](int depth, json::parse_event_t parse_event, json& parsed) {
     if (depth > kMaxJsonDepth) {
       throw DataError(fmt::format("{}: JSON nested deeper than {} levels", where, kMaxJsonDepth));
     }
-    if (event == json::parse_event_t::object_start) {
+    const JsonEvent event = event_of(parse_event);
+    if (event == JsonEvent::kObjectStart) {
       open_objects.emplace_back();
-    } else if (event == json::parse_event_t::object_end) {
+    } else if (event == JsonEvent::kObjectEnd) {
       open_objects.pop_back();
-    } else if (event == json::parse_event_t::key) {
+    } else if (event == JsonEvent::kKey) {
       const auto& key = parsed.get_ref<const std::string&>();
       if (!open_objects.back().insert(key).second) {
         throw DataError(fmt::format("{}: duplicate key {}", where, shown_text(key)));
       }
     }
-    return true;
+    return observer(depth, event, parsed);
   };
   try {
-    return json::parse(text.begin(), text.end(), check_event);
+    return json::parse(text.begin(), text.end(), on_event);
   } catch (const json::exception& error) {
     throw DataError(fmt::format("{}: not valid JSON: {}", where, json_problem(error.what())));
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -14,6 +15,13 @@ inline constexpr int kMaxJsonDepth = 32;
 
 // Throws DataError that starts with `where`.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
+
+enum class JsonEvent { kObjectStart, kObjectEnd, kArrayStart, kArrayEnd, kKey, kValue };
+// Sees every event before it is stored, `parsed` being a key or a value; false leaves the key or
+// value out of the result. `depth` counts the containers around the event.
+using JsonObserver = std::function<bool(int depth, JsonEvent event, const nlohmann::json& parsed)>;
+nlohmann::json parse_json(std::string_view text, const std::string& where,
+                          const JsonObserver& observer);
 
 // The bytes of a regular file. Throws DataError: path, and the system's reason or the size and the
 // limit.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/bpe_tokenizer.h"
 #include "model/core/errors.h"
 #include "model/sentencepiece_tokenizer.h"
 #include "model/unicode_text.h"
@@ -37,12 +38,15 @@ std::string IncrementalDecoder::finish() {
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& path) {
-  if (!std::filesystem::is_directory(path)) return load_sentencepiece_tokenizer(path);
-  for (const char* name : {"tokenizer.model"}) {
-    if (std::filesystem::exists(path / name)) return load_tokenizer(path / name);
+  if (std::filesystem::is_directory(path)) {
+    for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+      if (std::filesystem::exists(path / name)) return load_tokenizer(path / name);
+    }
+    throw DataError(
+        fmt::format("{}: holds neither tokenizer.json nor tokenizer.model", path.string()));
   }
-  throw DataError(
-      fmt::format("{}: holds neither tokenizer.json nor tokenizer.model", path.string()));
+  if (path.extension() == ".json") return load_bpe_tokenizer(path);
+  return load_sentencepiece_tokenizer(path);
 }
 
 }  // namespace grpo::model
