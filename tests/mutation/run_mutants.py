@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(os.environ.get("GRPO_MUTATION_ROOT", Path(__file__).resolve().parents[2]))
 WORK = Path(os.environ.get("GRPO_MUTATION_DIR", ROOT / "build" / "mutation"))
 MUTANTS = Path(os.environ.get("GRPO_MUTANTS", ROOT / "tests" / "mutation" / "mutants.txt"))
 SOURCE_FOLDERS = ("app", "configs", "generation", "model", "parallel", "rl", "tests", "tools")
