@@ -32,7 +32,7 @@ const std::set<std::string> kCompanionFiles{"config.json",       "generation_con
 
 class GoldenRun {
  public:
-  explicit GoldenRun(fs::path root) : root_(std::move(root)) {}
+  explicit GoldenRun(const fs::path& root) : root_(fs::canonical(root)) {}
 
   void run_all();
   // Prints the summary; the process's exit code.
@@ -52,8 +52,8 @@ class GoldenRun {
 
 void GoldenRun::report(const CaseResult& result, const fs::path& path) {
   ++counts_[result.status];
-  const std::string relative = path.lexically_relative(root_).string();
-  const std::string which = fmt::format("{} {} {}", result.kind, relative, result.name);
+  const fs::path relative = path == root_ ? root_.filename() : path.lexically_relative(root_);
+  const std::string which = fmt::format("{} {} {}", result.kind, relative.string(), result.name);
   switch (result.status) {
     case CaseResult::Status::kPass:
       fmt::print("PASS {}: {}\n", which, result.detail);
@@ -124,9 +124,8 @@ void GoldenRun::run_all() {
       run_file(path);
   }
   for (const fs::path& folder : tokenizer_folders_)
-    run_folder(folder, "tokenizer", [&] {
-      return run_tokenizer_cases(folder, kDefaultFolder / fs::canonical(folder).filename());
-    });
+    run_folder(folder, "tokenizer",
+               [&] { return run_tokenizer_cases(folder, kDefaultFolder / folder.filename()); });
 }
 
 int GoldenRun::finish() const {
