@@ -125,7 +125,7 @@ using Loss = std::function<double(const Values&)>;
 inline void expect_gradient(const Tensor& actual, const Loss& loss, Values x, Tolerance tolerance,
                             const char* what) {
   constexpr double kStep = 1e-5;
-  constexpr double kZeroScale = 0.01;
+  constexpr double kZeroScale = 0.1;
   constexpr size_t kMaxProbes = 100;
   const Values gradient = values_of(actual);
   ASSERT_EQ(gradient.size(), x.size()) << what;
