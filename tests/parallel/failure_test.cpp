@@ -157,6 +157,15 @@ TEST_F(FailureTest, DifferentCollectivesAreToldFromAHang) {
   EXPECT_TRUE(contains(first_.message, "broadcast")) << first_.message;
 }
 
+TEST_F(FailureTest, DifferentGroupsOfTheSameRanksDoNotMeet) {
+  outcomes(2, seconds(1), [](World& world, Communicator&) {
+    auto first = world.make_group({0, 1}, "twin");
+    auto second = world.make_group({0, 1}, "twin");
+    (world.rank() == 0 ? first : second)->barrier();
+  });
+  EXPECT_TRUE(contains(first_.message, "they wait for each other")) << first_.message;
+}
+
 TEST_F(FailureTest, DifferentSizesDoNotCrash) {
   outcomes(2, seconds(1), [](World& world, Communicator& group) {
     float data[4] = {};

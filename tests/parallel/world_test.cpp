@@ -149,6 +149,11 @@ TEST(World, RefusesGroupsThatBreakTheContract) {
   });
 }
 
+// A rank that is done before others have connected must not take their connections away.
+TEST(World, ARankMayLeaveAsSoonAsItIsConnected) {
+  for (int round = 0; round < 60; ++round) grpo::testing::run_ranks(4, [](World&) {});
+}
+
 TEST(World, ConnectsThroughAFileStore) {
   const TemporaryFolder folder;
   std::atomic<int> num_done{0};
