@@ -54,6 +54,10 @@ std::string ending(const rl::RunOutcome& outcome, const rl::RunConfig& config) {
   if (outcome.exit_code == ExitCode::kSavedAfterSignal) {
     return fmt::format("stopped by a signal after {}", done);
   }
+  // The trainer has no other reason to end early without an error.
+  if (outcome.exit_code == ExitCode::kOther) {
+    return fmt::format("stopped by a signal, without a checkpoint, after {}", done);
+  }
   if (outcome.exit_code == ExitCode::kGate) return fmt::format("a gate failed: {}", done);
   return fmt::format("done: {}", done);
 }
