@@ -36,6 +36,7 @@ Tensor Workspace::take(DType dtype, Shape shape) {
   }
   auto* data = static_cast<std::byte*>(blocks_[block_].data()) + offset_;
   offset_ += bytes;
+  if (allocator_.poison_scratch()) poison_memory(data, bytes, allocator_.device());
   return Tensor(data, dtype, shape, allocator_.device());
 }
 

@@ -126,7 +126,7 @@ inline void expect_gradient(const Tensor& actual, const Loss& loss, Values x, To
                             const char* what) {
   constexpr double kStep = 1e-5;
   constexpr double kZeroScale = 0.1;
-  constexpr size_t kMaxProbes = 100;
+  constexpr size_t kMaxProbes = 50;
   const Values gradient = values_of(actual);
   ASSERT_EQ(gradient.size(), x.size()) << what;
   double largest = kZeroScale;

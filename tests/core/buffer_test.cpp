@@ -1,0 +1,65 @@
+#include "model/core/buffer.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "model/core/errors.h"
+
+namespace grpo {
+namespace {
+
+TEST(AllocatorTest, CountsByNameAndFreesWithTheOwner) {
+  Allocator allocator(Device::cpu());
+  {
+    const Buffer a = allocator.allocate("weights", 1000);
+    const Buffer b = allocator.allocate("weights", 24);
+    const Buffer c = allocator.allocate("kv", 10);
+    EXPECT_EQ(allocator.live_bytes(), 1034u);
+    EXPECT_EQ(allocator.live_bytes_by_name(),
+              (std::map<std::string, size_t>{{"kv", 10}, {"weights", 1024}}));
+  }
+  EXPECT_EQ(allocator.live_bytes(), 0u);
+  EXPECT_TRUE(allocator.live_bytes_by_name().empty());
+}
+
+TEST(AllocatorTest, PeaksBelongToPhases) {
+  Allocator allocator(Device::cpu());
+  Buffer kept = allocator.allocate("weights", 100);
+  allocator.set_phase("generation");
+  { const Buffer scratch = allocator.allocate("scratch", 50); }
+  allocator.set_phase("training");
+  kept = Buffer();
+  const Buffer small = allocator.allocate("scratch", 20);
+  const auto peaks = allocator.peak_bytes_by_phase();
+  EXPECT_EQ(peaks.at("setup"), 100u);
+  EXPECT_EQ(peaks.at("generation"), 150u);
+  EXPECT_EQ(peaks.at("training"), 100u);  // what was alive when the phase began
+}
+
+TEST(BufferTest, MovesCarryTheMemory) {
+  Allocator allocator(Device::cpu());
+  Buffer a = allocator.allocate("a", 64);
+  void* const data = a.data();
+  Buffer b = std::move(a);
+  EXPECT_EQ(b.data(), data);
+  EXPECT_EQ(b.size_bytes(), 64u);
+  EXPECT_EQ(allocator.live_bytes(), 64u);
+  Buffer c = allocator.allocate("c", 8);
+  c = std::move(b);  // frees what c held
+  EXPECT_EQ(c.data(), data);
+  EXPECT_EQ(allocator.live_bytes(), 64u);
+  EXPECT_EQ(c.device(), Device::cpu());
+  EXPECT_THROW(Buffer().device(), InternalError);
+}
+
+TEST(BufferTest, ZeroBytesAreAllowed) {
+  Allocator allocator(Device::cpu());
+  const Buffer empty = allocator.allocate("empty", 0);
+  EXPECT_EQ(empty.size_bytes(), 0u);
+  EXPECT_NE(empty.data(), nullptr);
+  EXPECT_EQ(allocator.live_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace grpo
