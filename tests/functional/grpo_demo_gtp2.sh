@@ -34,6 +34,7 @@ check_metrics \
   'min(data["gtp/gathered_bytes"]) > 0' \
   'min(data["gtp/reduce_scattered_bytes"]) > 0' \
   'min(data["refit/bytes"]) > 0' \
+  'min(data["refit/changed_elements"]) > 0' \
   'min(data["refit/fingerprint_ok"]) == 1' \
   "data[\"train/loss\"][\"$MAX_STEPS\"] != 0"
 require_in_log 'rank 1 -> tp 0, gtp_remat 1, dp 0'
