@@ -33,6 +33,9 @@ struct FailureRecord {
 // Owned by the rank's main function; used by that rank's thread (set_phase and record_failure by any).
 // Collectives of all groups run over the pairwise connections of one transport: one failure domain, no
 // rendezvous a group. A world of one rank opens no connection.
+// A collective that cannot complete throws PeerFailureError when another rank failed first (it carries that rank's
+// message and exit code), else CommError with the peer, what was waited for, and which rank hangs; every later
+// collective of the world throws the same.
 class World {
  public:
   // Connects to all peers. Throws CommError naming the ranks that did not come within the timeout.
