@@ -20,8 +20,9 @@ std::string nearest_divisors(int64_t total, int64_t value) {
   return below == 0 || below == above ? fmt::format("{}", above) : fmt::format("{} or {}", below, above);
 }
 
-void resolve_mesh(RunConfig& config, int world_size) {
-  parallel::ParallelConfig& p = config.parallel;
+}  // namespace
+
+void resolve_mesh(parallel::ParallelConfig& p, int world_size) {
   const int64_t shard_ranks = p.tensor * p.gtp_remat;
   if (world_size % shard_ranks != 0) {
     throw ConfigError(fmt::format(
@@ -42,10 +43,8 @@ void resolve_mesh(RunConfig& config, int world_size) {
   p.data = replicas;
 }
 
-}  // namespace
-
 void resolve(RunConfig& config, int world_size) {
-  resolve_mesh(config, world_size);
+  resolve_mesh(config.parallel, world_size);
   PolicyConfig& policy = config.policy;
   const int64_t sequences =
       config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt;

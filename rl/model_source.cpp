@@ -40,6 +40,11 @@ model::ModelConfig custom_config(const ModelSizesConfig& sizes, const model::Tok
 
 }  // namespace
 
+ModelSource open_model_directory(const std::filesystem::path& directory) {
+  return {.config = model::read_model_config(directory),
+          .weights = std::make_unique<model::WeightsDirectory>(directory)};
+}
+
 ModelSource open_model(const PolicyConfig& policy, const model::Tokenizer& tokenizer) {
   ModelSource source;
   if (policy.model_name == "custom") {
@@ -53,8 +58,7 @@ ModelSource open_model(const PolicyConfig& policy, const model::Tokenizer& token
           "policy.model_name is '{}', which is no folder; allowed: a Hugging Face directory, {}, custom",
           policy.model_name, fmt::join(model::preset_names(), ", ")));
     }
-    source.config = model::read_model_config(policy.model_name);
-    source.weights = std::make_unique<model::WeightsDirectory>(policy.model_name);
+    source = open_model_directory(policy.model_name);
   }
   if (tokenizer.vocab_size() > source.config.vocab_size) {
     throw ConfigError(fmt::format("the tokenizer has {} entries, the model's vocabulary {}; allowed: at most that",

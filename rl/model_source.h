@@ -21,6 +21,9 @@ struct ModelSource {
 // to it. Throws ConfigError or DataError; the tokenizer's vocabulary must fit the model's.
 ModelSource open_model(const PolicyConfig& policy, const model::Tokenizer& tokenizer);
 
+// A Hugging Face directory alone, without a tokenizer.
+ModelSource open_model_directory(const std::filesystem::path& directory);
+
 // The compute dtype: policy.precision, else the weights file's, float32 without one.
 DType compute_dtype(const std::optional<std::string>& precision, const ModelSource& source);
 
