@@ -8,8 +8,8 @@
 
 namespace grpo {
 
-// Edits (insert, delete, replace one byte, swap two neighbours) that turn `a` into `b`: the restricted
-// Damerau-Levenshtein distance.
+// Edits (insert, delete, replace one byte, swap two neighbours) that turn `a` into `b`: the
+// restricted Damerau-Levenshtein distance.
 size_t edit_distance(std::string_view a, std::string_view b);
 
 // The name at the smallest edit distance, the first in the list among equals; "" for an empty list.
