@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <exception>
+#include <numeric>
 
 #include "app/local_ranks.h"
 #include "model/core/errors.h"
@@ -83,8 +84,8 @@ ExitCode run_in_world(const RankPlan& plan, const LaunchEnvironment& environment
     RankContext context{environment, *world, stop_requested};
     const ExitCode code = body(context);
     // Nobody closes its connections while another still works.
-    std::vector<int> everyone;
-    for (int rank = 0; rank < world->size(); ++rank) everyone.push_back(rank);
+    std::vector<int> everyone(static_cast<size_t>(world->size()));
+    std::iota(everyone.begin(), everyone.end(), 0);
     world->make_group(everyone, "end of run")->barrier();
     return code;
   } catch (...) {

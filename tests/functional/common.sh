@@ -1,4 +1,5 @@
 # Sourced by each suite: the program, the metric checker, and a fresh folder for the suite's results.
+# shellcheck shell=bash
 set -euo pipefail
 
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
