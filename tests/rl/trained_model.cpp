@@ -1,0 +1,128 @@
+#include "tests/rl/trained_model.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+
+#include "parallel/weights_io.h"
+#include "rl/policy_models.h"
+#include "rl/trainer.h"
+#include "rl/warm_start.h"
+#include "tests/model_fixture.h"
+#include "tests/run_ranks.h"
+
+namespace grpo::testing {
+
+namespace {
+
+// The folder goes away with the process.
+struct ScratchDirectory {
+  ScratchDirectory() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "grpo_model_XXXXXX").string();
+    CHECK(mkdtemp(pattern.data()) != nullptr);
+    path = pattern;
+  }
+  ~ScratchDirectory() { std::filesystem::remove_all(path); }
+
+  std::filesystem::path path;
+};
+
+// Sums of one, two and three digits.
+void write_sums(const std::filesystem::path& path) {
+  std::ofstream file(path);
+  for (const int a : {1, 2, 3, 4, 5, 6, 95, 96, 97, 98, 99}) {
+    for (const int b : {1, 2, 3, 4, 5, 6, 95, 96, 97, 98, 99}) {
+      file << fmt::format("{{\"question\": \"{}+{}=\", \"answer\": \"{}\"}}\n", a, b, a + b);
+    }
+  }
+}
+
+rl::RunConfig base_config(const std::filesystem::path& directory) {
+  rl::RunConfig config;
+  config.policy.model_name = "custom";
+  config.policy.model.intermediate_size = 192;
+  config.policy.model.max_position_embeddings = 64;
+  config.policy.tokenizer.name = GRPO_SOURCE_DIR "/configs/demo/tokenizer.model";
+  config.policy.max_total_sequence_length = 16;
+  config.policy.optimizer.kwargs.lr = 1e-3;
+  config.policy.generation.max_new_tokens = 3;
+  config.data.train.path = (directory / "sums.jsonl").string();
+  config.data.train.prompt_template = "{question}";
+  config.data.train.response_template = "{answer}";
+  config.env.rewards.emplace_back();
+  return config;
+}
+
+class RecordingObserver : public rl::RunObserver {
+ public:
+  explicit RecordingObserver(RecordedRun& run) : run_(run) {}
+
+  void on_message(const std::string&) override {}
+  void on_warning(const std::string&) override {}
+  void on_progress(const std::string&, int64_t, int64_t) override {}
+  void on_step(int64_t, const rl::MetricSet& metrics) override {
+    run_.steps.emplace_back(metrics.values().begin(), metrics.values().end());
+  }
+  void on_sample(int64_t step, const std::string& json_line) override {
+    run_.samples.resize(static_cast<size_t>(step));
+    run_.samples.back().push_back(json_line);
+  }
+
+ private:
+  RecordedRun& run_;
+};
+
+void write_trained_model(const std::filesystem::path& directory) {
+  write_sums(directory / "sums.jsonl");
+  rl::RunConfig config = base_config(directory);
+  config.warm_start = {.num_steps = 120, .global_batch_size = 64, .lr = 3e-3};
+  rl::resolve(config, 1);
+  run_ranks(1, [&](parallel::World& world) {
+    RankContext rank;
+    const auto tokenizer = model::load_tokenizer(config.policy.tokenizer.name);
+    const rl::PromptDataset dataset(config.data.train, *tokenizer);
+    const rl::ModelSource source = rl::open_model(config.policy, *tokenizer);
+    rl::PolicyModels models(config, source, world, rank.allocator);
+    rl::warm_start(config, dataset, source.config.eos_token_ids.front(), models.policy(),
+                   models.policy_store(), nullptr, rank.ctx);
+    model::write_model_config(source.config, directory);
+    parallel::save_weights(models.policy_store(), directory, DType::kFloat32);
+  });
+}
+
+}  // namespace
+
+const std::filesystem::path& trained_model_directory() {
+  static const ScratchDirectory scratch;
+  static std::once_flag once;
+  std::call_once(once, [] { write_trained_model(scratch.path); });
+  return scratch.path;
+}
+
+rl::RunConfig trained_run_config() {
+  rl::RunConfig config = base_config(trained_model_directory());
+  config.policy.model_name = trained_model_directory().string();
+  return config;
+}
+
+RecordedRun run_training(rl::RunConfig config) {
+  RecordedRun run;
+  const int world_size = static_cast<int>(config.parallel.tensor * config.parallel.gtp_remat *
+                                          std::max<int64_t>(config.parallel.data, 1));
+  rl::resolve(config, world_size);
+  const std::atomic<bool> no_stop{false};
+  run_ranks(world_size, [&](parallel::World& world) {
+    RecordedRun unheard;
+    RecordingObserver observer(world.rank() == 0 ? run : unheard);
+    rl::Trainer trainer(config, world, observer);
+    const rl::RunOutcome outcome = trainer.run(no_stop);
+    if (world.rank() == 0) run.exit_code = outcome.exit_code;
+    CHECK(world.rank() == 0 || unheard.steps.empty(), "rank {} reported", world.rank());
+  });
+  return run;
+}
+
+}  // namespace grpo::testing
