@@ -8,7 +8,9 @@ namespace grpo::generation {
 
 namespace {
 
-int64_t pages_for(int64_t tokens, int64_t page_size) { return (tokens + page_size - 1) / page_size; }
+int64_t pages_for(int64_t tokens, int64_t page_size) {
+  return (tokens + page_size - 1) / page_size;
+}
 
 KvCacheOptions cache_options(const model::Transformer& transformer, DType dtype,
                              const EngineOptions& options) {
@@ -42,6 +44,9 @@ std::vector<Completion> Engine::generate(std::span<const GenerationRequest> requ
           "prompt of {} tokens; sequences have room for {}", length, options_.max_sequence_tokens);
     total += static_cast<int64_t>(request.sample_indices.size());
   }
+  // What an earlier call held when an exception ended it.
+  running_.clear();
+  cache_.release_all();
   std::vector<Completion> finished;
   size_t next_request = 0;
   Prompt prompt{.request = nullptr, .next_sample = 0, .pages = {}};
@@ -87,6 +92,8 @@ void Engine::prefill(Prompt& prompt, OpContext& ctx) {
 
 void Engine::start_sample(Prompt& prompt, const SamplingParams& params, OpContext& ctx) {
   const GenerationRequest& request = *prompt.request;
+  // prompt_logits_ are as old as the prompt's pages.
+  KvCache::check_version(prompt.pages, transformer_.store().version());
   Running running{.request = &request,
                   .pages = cache_.fork(prompt.pages),
                   .completion = {.tag = request.tag,
@@ -113,7 +120,8 @@ void Engine::sample_rows(std::vector<ops::SampledToken>& out, const Tensor& logi
   }
 }
 
-void Engine::accept(Running& running, const ops::SampledToken& sampled, const SamplingParams& params) {
+void Engine::accept(Running& running, const ops::SampledToken& sampled,
+                    const SamplingParams& params) {
   running.completion.tokens.push_back(sampled.token);
   running.completion.logprobs.push_back(sampled.logprob);
   const bool filters = params.filter.top_k > 0 || params.filter.top_p < 1.0f;

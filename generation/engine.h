@@ -13,8 +13,8 @@
 namespace grpo::generation {
 
 struct EngineOptions {
-  int64_t max_sequence_tokens;   // prompt plus response, at most
-  int64_t max_batch_size;        // sequences decoded together
+  int64_t max_sequence_tokens;  // prompt plus response, at most
+  int64_t max_batch_size;       // sequences decoded together
   int64_t page_size_tokens;
   int64_t prefill_chunk_tokens;  // prompt rows run through the model at once
 };
@@ -25,19 +25,23 @@ struct EngineCounters {
   int64_t generated_tokens = 0;
 };
 
-// One thread; the transformer outlives it. What it draws depends on the weights, the requests and the sampling
-// parameters alone: not on batch size, page size, chunk size or the order of requests.
+// One thread; the transformer outlives it. What it draws depends on the weights, the requests and
+// the sampling parameters alone: not on batch size, page size, chunk size or the order of requests.
 class Engine {
  public:
   Engine(model::Transformer& transformer, const EngineOptions& options, Allocator& allocator);
 
-  // Completions ordered by (tag, sample index). `on_finished(done, total)` is called as completions end. Throws
-  // InternalError for an empty prompt or one that leaves no room; NonFiniteError for logits that are not numbers.
+  // Completions ordered by (tag, sample index). `on_finished(done, total)` is called as completions
+  // end. Throws InternalError for an empty prompt, one that leaves no room, or weights that change
+  // meanwhile; NonFiniteError for logits that are not numbers. The engine is usable after an
+  // exception.
   std::vector<Completion> generate(std::span<const GenerationRequest> requests,
                                    const SamplingParams& params, OpContext& ctx,
                                    const std::function<void(int64_t, int64_t)>& on_finished);
 
   const EngineCounters& counters() const { return counters_; }
+  // Outside of generate() nothing is held.
+  const KvCache& cache() const { return cache_; }
 
  private:
   // A prompt whose samples have not all started.
@@ -59,7 +63,8 @@ class Engine {
   bool is_finished(Running& running, const SamplingParams& params) const;
   void collect_finished(const SamplingParams& params, std::vector<Completion>& finished);
   void sample_rows(std::vector<ops::SampledToken>& out, const Tensor& logits,
-                   const std::vector<double>& uniforms, const SamplingParams& params, OpContext& ctx);
+                   const std::vector<double>& uniforms, const SamplingParams& params,
+                   OpContext& ctx);
   void run_rows(const Tensor& logits, std::span<SequencePages* const> sequences,
                 std::span<const std::span<const int32_t>> tokens, OpContext& ctx);
 

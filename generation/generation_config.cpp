@@ -9,11 +9,13 @@ void GenerationConfig::visit(ConfigVisitor& visitor) {
   visitor.field("temperature", temperature, "divides the logits; 0 is greedy (not in training)");
   visitor.field("top_k", top_k, "keep the k most likely tokens; 0 keeps all");
   visitor.field("top_p", top_p, "keep the most likely tokens up to this mass; 1 keeps all");
-  visitor.field("stop_token_ids", stop_token_ids, "ids that end a completion besides the model's eos");
+  visitor.field("stop_token_ids", stop_token_ids,
+                "ids that end a completion besides the model's eos");
   visitor.field("ignore_eos", ignore_eos, "draw max_new_tokens whatever comes");
   visitor.field("max_batch_size", max_batch_size, "sequences decoded together on a rank");
   visitor.field("page_size_tokens", page_size_tokens, "tokens in a page of the KV cache");
-  visitor.field("prefill_chunk_tokens", prefill_chunk_tokens, "prompt tokens run through the model at once");
+  visitor.field("prefill_chunk_tokens", prefill_chunk_tokens,
+                "prompt tokens run through the model at once");
 }
 
 void GenerationConfig::validate(const ConfigVisitor& visitor) const {

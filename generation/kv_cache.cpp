@@ -1,19 +1,28 @@
 #include "generation/kv_cache.h"
 
+#include <algorithm>
+
 namespace grpo::generation {
 
 KvCache::KvCache(const KvCacheOptions& options, Allocator& allocator)
     : options_(options), references_(static_cast<size_t>(options.num_pages), 0) {
   const int64_t num_slots = options.num_pages * options.page_size_tokens;
   CHECK(num_slots < (int64_t{1} << 31), "KV cache of {} slots", num_slots);
-  storage_ = OwnedTensor(allocator, "kv_cache", options.dtype,
-                         {2 * options.num_layers, num_slots, options.num_kv_heads, options.head_dim});
+  storage_ =
+      OwnedTensor(allocator, "kv_cache", options.dtype,
+                  {2 * options.num_layers, num_slots, options.num_kv_heads, options.head_dim});
   const Shape layer_shape{num_slots, options.num_kv_heads, options.head_dim};
   for (int64_t layer = 0; layer < options.num_layers; ++layer) {
     keys_.push_back(storage_.view().rows(2 * layer, 1).reshaped(layer_shape));
     values_.push_back(storage_.view().rows(2 * layer + 1, 1).reshaped(layer_shape));
   }
-  for (int64_t page = options.num_pages; page-- > 0;) free_.push_back(static_cast<int32_t>(page));
+  release_all();
+}
+
+void KvCache::release_all() {
+  std::fill(references_.begin(), references_.end(), 0);
+  free_.clear();
+  for (int64_t page = options_.num_pages; page-- > 0;) free_.push_back(static_cast<int32_t>(page));
 }
 
 SequencePages KvCache::begin_sequence(uint64_t weights_version) const {
@@ -22,8 +31,12 @@ SequencePages KvCache::begin_sequence(uint64_t weights_version) const {
   return sequence;
 }
 
+void KvCache::check_free(int64_t num_pages) const {
+  CHECK(num_pages <= num_free_pages(), "the KV cache is full: {} of {} pages free, {} wanted",
+        num_free_pages(), options_.num_pages, num_pages);
+}
+
 int32_t KvCache::take_page() {
-  CHECK(!free_.empty(), "the KV cache is full ({} pages)", options_.num_pages);
   const int32_t page = free_.back();
   free_.pop_back();
   references_[static_cast<size_t>(page)] = 1;
@@ -32,19 +45,21 @@ int32_t KvCache::take_page() {
 
 void KvCache::extend(SequencePages& sequence, int64_t count) {
   const int64_t used = sequence.num_tokens % options_.page_size_tokens;
-  CHECK(used == 0 || count == 0 ||
-            references_[static_cast<size_t>(sequence.pages.back())] == 1,
+  CHECK(used == 0 || count == 0 || references_[static_cast<size_t>(sequence.pages.back())] == 1,
         "a shared page is about to be written");
-  sequence.num_tokens += count;
-  while (static_cast<int64_t>(sequence.pages.size()) * options_.page_size_tokens <
-         sequence.num_tokens) {
-    sequence.pages.push_back(take_page());
-  }
+  const int64_t num_tokens = sequence.num_tokens + count;
+  const int64_t num_pages =
+      (num_tokens + options_.page_size_tokens - 1) / options_.page_size_tokens;
+  const int64_t num_new = num_pages - static_cast<int64_t>(sequence.pages.size());
+  check_free(num_new);
+  sequence.num_tokens = num_tokens;
+  for (int64_t i = 0; i < num_new; ++i) sequence.pages.push_back(take_page());
 }
 
 SequencePages KvCache::fork(const SequencePages& sequence) {
-  SequencePages copy = sequence;
   const bool last_is_partial = sequence.num_tokens % options_.page_size_tokens != 0;
+  check_free(last_is_partial ? 1 : 0);
+  SequencePages copy = sequence;
   for (size_t i = 0; i < sequence.pages.size(); ++i) {
     if (last_is_partial && i + 1 == sequence.pages.size()) {
       copy.pages[i] = take_page();
@@ -76,7 +91,8 @@ int32_t KvCache::slot(const SequencePages& sequence, int64_t position) const {
   const int64_t page = position / options_.page_size_tokens;
   CHECK(position >= 0 && position < sequence.num_tokens, "position {} of {}", position,
         sequence.num_tokens);
-  return static_cast<int32_t>(sequence.pages[static_cast<size_t>(page)] * options_.page_size_tokens +
+  return static_cast<int32_t>(sequence.pages[static_cast<size_t>(page)] *
+                                  options_.page_size_tokens +
                               position % options_.page_size_tokens);
 }
 

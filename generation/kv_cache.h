@@ -26,7 +26,8 @@ struct SequencePages {
   uint64_t weights_version = 0;
 };
 
-// One thread. Pages are counted by reference: a prompt's full pages are shared by all samples of its group.
+// One thread. Pages are counted by reference: a prompt's full pages are shared by all samples of
+// its group.
 class KvCache {
  public:
   KvCache(const KvCacheOptions& options, Allocator& allocator);
@@ -38,12 +39,15 @@ class KvCache {
 
   // An empty sequence under these weights.
   SequencePages begin_sequence(uint64_t weights_version) const;
-  // Makes room for `count` more tokens; the sequence's last page must be its own. Throws InternalError when the
-  // cache is full: callers admit only what fits.
+  // Makes room for `count` more tokens; the sequence's last page must be its own. Throws
+  // InternalError when the cache is full: callers admit only what fits.
   void extend(SequencePages& sequence, int64_t count);
   // A second sequence with the same content: full pages shared, a partly filled last page copied.
+  // Both throw before they change anything.
   SequencePages fork(const SequencePages& sequence);
   void release(SequencePages& sequence);
+  // Forgets every sequence, after an exception lost track of some; their SequencePages are void.
+  void release_all();
 
   // Cache slot of token `position` of a sequence.
   int32_t slot(const SequencePages& sequence, int64_t position) const;
@@ -51,6 +55,7 @@ class KvCache {
   static void check_version(const SequencePages& sequence, uint64_t weights_version);
 
  private:
+  void check_free(int64_t num_pages) const;
   int32_t take_page();
   void copy_page(int32_t destination, int32_t source);
 

@@ -23,7 +23,7 @@ struct GenerationRequest {
 
 struct SamplingParams {
   ops::SamplingFilter filter;
-  bool greedy;                          // ignores the filter and the seed
+  bool greedy;  // ignores the filter and the seed
   int64_t max_new_tokens;
   std::vector<int32_t> stop_token_ids;  // the drawn stop token ends and belongs to the completion
   bool ignore_stop;
@@ -40,7 +40,8 @@ struct Completion {
   FinishReason finish_reason;
 };
 
-// The random number of a token: a function of its key alone, so that batches, ranks and schedules cannot change it.
+// The random number of a token: a function of its key alone, so that batches, ranks and schedules
+// cannot change it.
 double sampling_uniform(const SamplingParams& params, uint64_t draw_index, int32_t sample_index,
                         int64_t position);
 

@@ -16,7 +16,8 @@ uint32_t bits_as(DType dtype, const Tensor& tensor, int64_t index) {
     return dtype == DType::kFloat32 ? std::bit_cast<uint32_t>(value) : Bfloat16(value).bits;
   }
   const Bfloat16 value = tensor.data<Bfloat16>()[index];
-  return dtype == DType::kBfloat16 ? value.bits : std::bit_cast<uint32_t>(static_cast<float>(value));
+  return dtype == DType::kBfloat16 ? value.bits
+                                   : std::bit_cast<uint32_t>(static_cast<float>(value));
 }
 
 // Writes bits of `dtype` (the tensor's own) and says whether they differ from what was there.
@@ -33,9 +34,10 @@ bool write_bits(const Tensor& tensor, int64_t index, uint32_t bits) {
   return changed;
 }
 
-// Sum over elements of a hash of (tensor, row, column, bits): no order, so any layout gives the same value.
-uint64_t fingerprint(const ShardedParameterStore& store, const std::vector<FingerprintRegion>& regions,
-                     DType dtype) {
+// Sum over elements of a hash of (tensor, row, column, bits): no order, so any layout gives the
+// same value.
+uint64_t fingerprint(const ShardedParameterStore& store,
+                     const std::vector<FingerprintRegion>& regions, DType dtype) {
   uint64_t sum = 0;
   for (const FingerprintRegion& region : regions) {
     const Tensor shard = store.shard(region.parameter);
@@ -43,7 +45,8 @@ uint64_t fingerprint(const ShardedParameterStore& store, const std::vector<Finge
       const uint64_t row_key =
           mix_bits(region.tensor_key + static_cast<uint64_t>(region.logical_row + r));
       for (int64_t c = 0; c < region.num_cols; ++c) {
-        const uint64_t bits = bits_as(dtype, shard, (region.row + r) * shard.size(1) + region.col + c);
+        const uint64_t bits =
+            bits_as(dtype, shard, (region.row + r) * shard.size(1) + region.col + c);
         const auto column = static_cast<uint64_t>(region.logical_col + c);
         sum += mix_bits(row_key ^ (column * 0x9E3779B97F4A7C15ull + bits));
       }
@@ -51,6 +54,43 @@ uint64_t fingerprint(const ShardedParameterStore& store, const std::vector<Finge
   }
   return sum;
 }
+
+// One direction's messages of a window: a buffer a peer, filled and read task by task.
+class Staging {
+ public:
+  explicit Staging(int num_peers)
+      : sizes_(static_cast<size_t>(num_peers), 0), used_(sizes_), buffers_(sizes_.size()) {}
+
+  void add_bytes(int peer, size_t size) { sizes_[static_cast<size_t>(peer)] += size; }
+
+  void allocate() {
+    for (size_t peer = 0; peer < sizes_.size(); ++peer) buffers_[peer].resize(sizes_[peer]);
+  }
+
+  // The next task's place in a peer's buffer.
+  std::byte* next(int peer, size_t size) {
+    const auto p = static_cast<size_t>(peer);
+    std::byte* place = buffers_[p].data() + used_[p];
+    used_[p] += size;
+    return place;
+  }
+
+  std::vector<PeerMessage> messages() {
+    std::vector<PeerMessage> messages;
+    for (size_t peer = 0; peer < buffers_.size(); ++peer) {
+      if (buffers_[peer].empty()) continue;
+      const Tensor data(buffers_[peer].data(), DType::kUint8,
+                        {static_cast<int64_t>(buffers_[peer].size())}, Device::cpu());
+      messages.push_back({static_cast<int>(peer), data});
+    }
+    return messages;
+  }
+
+ private:
+  std::vector<size_t> sizes_;
+  std::vector<size_t> used_;
+  std::vector<std::vector<std::byte>> buffers_;
+};
 
 class RefitExecution {
  public:
@@ -61,49 +101,52 @@ class RefitExecution {
   void check_agreement() const {
     CHECK(plan_.world_size() == world_.size(), "refit planned for {} ranks, run on {}",
           plan_.world_size(), world_.size());
-    CHECK(source_.dtype() == plan_.source_dtype() && destination_.dtype() == plan_.destination_dtype(),
+    CHECK(source_.dtype() == plan_.source_dtype() &&
+              destination_.dtype() == plan_.destination_dtype(),
           "refit planned from {} to {}, run from {} to {}", dtype_name(plan_.source_dtype()),
           dtype_name(plan_.destination_dtype()), dtype_name(source_.dtype()),
           dtype_name(destination_.dtype()));
+    CHECK(layout_hash(source_.specs(), source_.groups().shard_coordinate()) ==
+              plan_.source_layout(world_.rank()),
+          "refit planned for another layout of '{}'", source_.name());
+    CHECK(layout_hash(destination_.specs(), destination_.groups().shard_coordinate()) ==
+              plan_.destination_layout(world_.rank()),
+          "refit planned for another layout of '{}'", destination_.name());
     std::vector<int64_t> hashes(static_cast<size_t>(world_.size()));
     int64_t own = static_cast<int64_t>(plan_.hash());
     world_.all_gather(Tensor(hashes.data(), DType::kInt64, {world_.size()}, Device::cpu()),
                       Tensor(&own, DType::kInt64, {1}, Device::cpu()), Stream::none());
     for (size_t rank = 0; rank < hashes.size(); ++rank) {
-      CHECK(hashes[rank] == own, "refit plan of rank {} differs from rank {}'s", rank, world_.rank());
+      CHECK(hashes[rank] == own, "refit plan of rank {} differs from rank {}'s", rank,
+            world_.rank());
     }
   }
 
+  // Memory beyond the two models: this window's messages.
   void run_window(size_t begin, size_t end) {
-    const int me = world_.rank();
-    std::vector<std::vector<std::byte>> outgoing(static_cast<size_t>(world_.size()));
-    std::vector<size_t> incoming_bytes(static_cast<size_t>(world_.size()), 0);
+    Staging outgoing(world_.size());
+    Staging incoming(world_.size());
     for (size_t i = begin; i < end; ++i) {
       const TransferTask& task = plan_.tasks()[i];
-      if (task.source_rank == me && task.destination_rank == me) {
+      if (is_from_me(task) && is_to_me(task)) continue;
+      if (is_from_me(task)) outgoing.add_bytes(task.destination_rank, wire_bytes(task));
+      if (is_to_me(task)) incoming.add_bytes(task.source_rank, wire_bytes(task));
+    }
+    outgoing.allocate();
+    incoming.allocate();
+    for (size_t i = begin; i < end; ++i) {
+      const TransferTask& task = plan_.tasks()[i];
+      if (is_from_me(task) && is_to_me(task)) {
         copy_local(task);
-      } else if (task.source_rank == me) {
-        pack(task, outgoing[static_cast<size_t>(task.destination_rank)]);
-      } else if (task.destination_rank == me) {
-        incoming_bytes[static_cast<size_t>(task.source_rank)] += wire_bytes(task);
+      } else if (is_from_me(task)) {
+        pack(task, outgoing.next(task.destination_rank, wire_bytes(task)));
       }
     }
-    std::vector<std::vector<std::byte>> incoming(incoming_bytes.size());
-    std::vector<PeerMessage> sends;
-    std::vector<PeerMessage> receives;
-    for (size_t peer = 0; peer < incoming.size(); ++peer) {
-      incoming[peer].resize(incoming_bytes[peer]);
-      if (!outgoing[peer].empty()) sends.push_back(message(peer, outgoing[peer]));
-      if (!incoming[peer].empty()) receives.push_back(message(peer, incoming[peer]));
-    }
-    world_.exchange(sends, receives, Stream::none());
-    std::vector<size_t> read(incoming.size(), 0);
+    world_.exchange(outgoing.messages(), incoming.messages(), Stream::none());
     for (size_t i = begin; i < end; ++i) {
       const TransferTask& task = plan_.tasks()[i];
-      if (task.destination_rank != me || task.source_rank == me) continue;
-      size_t& offset = read[static_cast<size_t>(task.source_rank)];
-      unpack(task, incoming[static_cast<size_t>(task.source_rank)].data() + offset);
-      offset += wire_bytes(task);
+      if (!is_to_me(task) || is_from_me(task)) continue;
+      unpack(task, incoming.next(task.source_rank, wire_bytes(task)));
       remote_bytes_ += static_cast<int64_t>(wire_bytes(task));
     }
   }
@@ -117,28 +160,23 @@ class RefitExecution {
     return static_cast<size_t>(task.num_elements()) * dtype_size_bytes(plan_.wire_dtype());
   }
 
-  static PeerMessage message(size_t peer, std::vector<std::byte>& bytes) {
-    return {static_cast<int>(peer), Tensor(bytes.data(), DType::kUint8,
-                                           {static_cast<int64_t>(bytes.size())}, Device::cpu())};
-  }
+  bool is_from_me(const TransferTask& task) const { return task.source_rank == world_.rank(); }
+  bool is_to_me(const TransferTask& task) const { return task.destination_rank == world_.rank(); }
 
-  void pack(const TransferTask& task, std::vector<std::byte>& out) const {
+  void pack(const TransferTask& task, std::byte* out) const {
     const Tensor shard = source_.shard(task.source_parameter);
     const size_t element_bytes = dtype_size_bytes(plan_.wire_dtype());
-    size_t at = out.size();
-    out.resize(at + wire_bytes(task));
     for (int64_t r = 0; r < task.num_rows; ++r) {
       const int64_t first = (task.source_row + r) * shard.size(1) + task.source_col;
-      for (int64_t c = 0; c < task.num_cols; ++c, at += element_bytes) {
+      for (int64_t c = 0; c < task.num_cols; ++c, out += element_bytes) {
         const uint32_t bits = bits_as(plan_.wire_dtype(), shard, first + c);
-        std::memcpy(out.data() + at, &bits, element_bytes);
+        std::memcpy(out, &bits, element_bytes);
       }
     }
   }
 
-  void unpack(const TransferTask& task, const std::byte* in) {
-    const Tensor wire(const_cast<std::byte*>(in), plan_.wire_dtype(), {task.num_elements()},
-                      Device::cpu());
+  void unpack(const TransferTask& task, std::byte* in) {
+    const Tensor wire(in, plan_.wire_dtype(), {task.num_elements()}, Device::cpu());
     write_rows(task, wire, 0, task.num_cols);
   }
 
@@ -190,7 +228,8 @@ RefitReport refit(const RefitPlan& plan, const ShardedParameterStore& source,
   const uint64_t wanted =
       summed(fingerprint(source, plan.source_fingerprint(world.rank()), dtype), world);
   uint64_t have = fingerprint(destination, plan.destination_fingerprint(world.rank()), dtype);
-  if (destination.groups().tp.size() > 1) have = summed(have, destination.groups().tp.communicator());
+  if (destination.groups().tp.size() > 1)
+    have = summed(have, destination.groups().tp.communicator());
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   return {.bytes = execution.bytes(),
           .remote_bytes = execution.remote_bytes(),

@@ -1,4 +1,5 @@
-// Refit: moves the trained weights into the generation model, in place, and proves that they arrived.
+// Refit: moves the trained weights into the generation model, in place, and proves that they
+// arrived.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +10,22 @@
 namespace grpo::parallel {
 
 struct RefitReport {
-  int64_t bytes;               // written into this rank's generation model
-  int64_t remote_bytes;        // of them, received from other ranks (as on the wire)
-  int64_t changed_elements;    // whose bits differ from before, on this rank
+  int64_t bytes;             // written into this rank's generation model
+  int64_t remote_bytes;      // of them, received from other ranks (as on the wire)
+  int64_t changed_elements;  // whose bits differ from before, on this rank
   int64_t num_windows;
   double seconds;
-  uint64_t source_fingerprint; // of the trained logical weights, in the destination's dtype
+  uint64_t source_fingerprint;       // of the trained logical weights, in the destination's dtype
   uint64_t destination_fingerprint;  // read from this rank's memory after the transfer
 
   bool fingerprint_ok() const { return source_fingerprint == destination_fingerprint; }
 };
 
-// Collective over `world`, the group that both stores' ranks form. Values convert to the destination's dtype. The
-// destination's version grows, which makes caches stale. Throws InternalError when the ranks' plans differ or a
-// store is not the one planned for (dtype, shapes); CommError from transfers. A fingerprint that does not match is
-// reported, not thrown: the caller decides.
+// Collective over `world`, the group that both stores' ranks form. Values convert to the
+// destination's dtype. The destination's version grows, which makes caches stale. Throws
+// InternalError when the ranks' plans differ or a store is not the one planned for (dtype, shapes);
+// CommError from transfers. A fingerprint that does not match is reported, not thrown: the caller
+// decides.
 RefitReport refit(const RefitPlan& plan, const ShardedParameterStore& source,
                   ShardedParameterStore& destination, Communicator& world);
 

@@ -1,6 +1,7 @@
 #include "parallel/refit_plan.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -31,6 +32,37 @@ std::vector<ShardCoordinate> whole_model_coordinates(int world_size) {
 
 namespace {
 
+// An order-dependent hash of integers.
+class Hash {
+ public:
+  void mix(uint64_t value) { value_ = mix_bits(value_ ^ value) + 1; }
+  void mix_all(std::initializer_list<int64_t> values) {
+    for (const int64_t value : values) mix(static_cast<uint64_t>(value));
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0;
+};
+
+}  // namespace
+
+uint64_t layout_hash(const std::vector<ParameterSpec>& specs, const ShardCoordinate& coordinate) {
+  Hash hash;
+  for (const ParameterSpec& spec : specs) {
+    const ShardLayout layout = compute_shard_layout(spec, coordinate);
+    hash.mix_all({layout.shard_rows, layout.cols});
+    for (const Region& region : layout.regions) {
+      hash.mix(hash_name(spec.parts[static_cast<size_t>(region.part)].name));
+      hash.mix_all({region.logical_row, region.logical_col, region.num_rows, region.num_cols,
+                    region.stored_row});
+    }
+  }
+  return hash.value();
+}
+
+namespace {
+
 // A rectangle of one logical tensor on one rank.
 struct Placed {
   int rank;
@@ -44,7 +76,8 @@ LogicalRectangle rectangle_of(const Region& r) {
   return {r.logical_row, r.logical_col, r.num_rows, r.num_cols};
 }
 
-// Everything a side stores of one logical tensor: distinct rectangles, each with the ranks that hold it.
+// Everything a side stores of one logical tensor: distinct rectangles, each with the ranks that
+// hold it.
 struct TensorPlacement {
   LogicalTensor tensor;
   std::map<LogicalRectangle, std::vector<Placed>> rectangles;
@@ -87,6 +120,11 @@ class RefitPlan::Builder {
                             : destination.dtype;
     plan_.source_fingerprint_.resize(world_size_);
     plan_.destination_fingerprint_.resize(world_size_);
+    for (size_t rank = 0; rank < world_size_; ++rank) {
+      plan_.source_layouts_.push_back(layout_hash(source.specs, source.coordinates[rank]));
+      plan_.destination_layouts_.push_back(
+          layout_hash(destination.specs, destination.coordinates[rank]));
+    }
   }
 
   void build() {
@@ -108,14 +146,16 @@ class RefitPlan::Builder {
  private:
   const TensorPlacement& source_of(const std::string& name, const LogicalTensor& tensor) const {
     auto it = source_.find(name);
-    if (it == source_.end() && name == "lm_head.weight") it = source_.find("model.embed_tokens.weight");
+    if (it == source_.end() && name == "lm_head.weight")
+      it = source_.find("model.embed_tokens.weight");
     if (it == source_.end()) {
       throw ConfigError(fmt::format("refit: no trained tensor for '{}'", name));
     }
     const LogicalTensor& have = it->second.tensor;
     if (have.rows != tensor.rows || have.cols != tensor.cols) {
-      throw ConfigError(fmt::format("refit: '{}' is [{}, {}] in training and [{}, {}] in generation",
-                                    name, have.rows, have.cols, tensor.rows, tensor.cols));
+      throw ConfigError(
+          fmt::format("refit: '{}' is [{}, {}] in training and [{}, {}] in generation", name,
+                      have.rows, have.cols, tensor.rows, tensor.cols));
     }
     return it->second;
   }
@@ -129,17 +169,19 @@ class RefitPlan::Builder {
         }
         CHECK(covered == holder.region.num_rows * holder.region.num_cols,
               "refit covers {} of {} elements of '{}' on rank {}", covered,
-              holder.region.num_rows * holder.region.num_cols, destination.tensor.name, holder.rank);
+              holder.region.num_rows * holder.region.num_cols, destination.tensor.name,
+              holder.rank);
       }
     }
   }
 
-  // The destination itself when it holds the rows; otherwise replicas take turns.
-  static const Placed& choose(const std::vector<Placed>& candidates, int destination_rank) {
+  // The destination itself when it holds the rows. Otherwise each replica (dp is the slowest axis,
+  // so a run of ranks) serves its own run.
+  const Placed& choose(const std::vector<Placed>& candidates, int destination_rank) const {
     for (const Placed& candidate : candidates) {
       if (candidate.rank == destination_rank) return candidate;
     }
-    return candidates[static_cast<size_t>(destination_rank) % candidates.size()];
+    return candidates[static_cast<size_t>(destination_rank) * candidates.size() / world_size_];
   }
 
   int64_t add_intersection(const Placed& from, const Placed& to) {
@@ -181,7 +223,8 @@ class RefitPlan::Builder {
       plan_.source_fingerprint_[static_cast<size_t>(holders.front().rank)].push_back(
           region_of(holders.front()));
     }
-    // Every destination model counts its own elements once: a tp group's replicated ones on its first rank.
+    // Every destination model counts its own elements once: a tp group's replicated ones on its
+    // first rank.
     for (const auto& [rectangle, holders] : destination.rectangles) {
       for (const Placed& holder : holders) {
         const size_t parameter = static_cast<size_t>(holder.parameter);
@@ -189,7 +232,8 @@ class RefitPlan::Builder {
             destination_side_.specs[parameter].tp_cut == TpCut::kReplicated &&
             destination_side_.coordinates[static_cast<size_t>(holder.rank)].tp_rank != 0;
         if (counted_elsewhere) continue;
-        plan_.destination_fingerprint_[static_cast<size_t>(holder.rank)].push_back(region_of(holder));
+        plan_.destination_fingerprint_[static_cast<size_t>(holder.rank)].push_back(
+            region_of(holder));
       }
     }
   }
@@ -204,7 +248,8 @@ class RefitPlan::Builder {
       const int64_t bytes = task.num_elements() * wire_bytes;
       int64_t& sender = staged[static_cast<size_t>(task.source_rank)];
       int64_t& receiver = staged[static_cast<size_t>(task.destination_rank)];
-      if (std::max(sender, receiver) + bytes > options_.bucket_bytes && i > plan_.window_offsets_.back()) {
+      if (std::max(sender, receiver) + bytes > options_.bucket_bytes &&
+          i > plan_.window_offsets_.back()) {
         plan_.window_offsets_.push_back(i);
         std::fill(staged.begin(), staged.end(), 0);
       }
@@ -215,20 +260,18 @@ class RefitPlan::Builder {
   }
 
   uint64_t hash_plan() const {
-    uint64_t hash = 0;
-    const auto mix = [&](int64_t value) { hash = mix_bits(hash ^ static_cast<uint64_t>(value)) + 1; };
+    Hash hash;
     for (const TransferTask& t : plan_.tasks_) {
-      for (const int64_t value :
-           {int64_t{t.source_rank}, int64_t{t.destination_rank}, int64_t{t.source_parameter},
-            int64_t{t.destination_parameter}, t.source_row, t.source_col, t.destination_row,
-            t.destination_col, t.num_rows, t.num_cols}) {
-        mix(value);
-      }
+      hash.mix_all({t.source_rank, t.destination_rank, t.source_parameter, t.destination_parameter,
+                    t.source_row, t.source_col, t.destination_row, t.destination_col, t.num_rows,
+                    t.num_cols});
     }
-    for (const size_t offset : plan_.window_offsets_) mix(static_cast<int64_t>(offset));
-    mix(static_cast<int64_t>(plan_.source_dtype_));
-    mix(static_cast<int64_t>(plan_.destination_dtype_));
-    return hash;
+    for (const size_t offset : plan_.window_offsets_) hash.mix(offset);
+    for (const uint64_t layout : plan_.source_layouts_) hash.mix(layout);
+    for (const uint64_t layout : plan_.destination_layouts_) hash.mix(layout);
+    hash.mix_all({static_cast<int64_t>(plan_.source_dtype_),
+                  static_cast<int64_t>(plan_.destination_dtype_)});
+    return hash.value();
   }
 
   RefitPlan& plan_;
