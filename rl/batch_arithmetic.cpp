@@ -75,6 +75,11 @@ void resolve(RunConfig& config, int world_size) {
           tokens, policy.max_total_sequence_length));
     }
   }
+  if (config.loss_fn.use_kl_in_reward) {
+    throw ConfigError(
+        "loss_fn.use_kl_in_reward is true; allowed: false, since the advantages of this program's loop take no KL "
+        "penalty (loss_fn.reference_policy_kl_penalty puts it into the loss)");
+  }
   if (config.env.rewards.empty()) {
     throw ConfigError("env.rewards is empty; at least one reward function is needed");
   }

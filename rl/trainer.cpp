@@ -63,6 +63,8 @@ struct Trainer::Impl {
   Impl(const RunConfig& run_config, parallel::World& run_world, RunObserver& run_observer);
 
   void set_up_models();
+  void set_up_policy(const ModelSource& source);
+  void report_setup();
   StepRecord run_step(int64_t step);
   void roll_out(int64_t step, StepRecord& record);
   void compute_advantages(StepRecord& record);
@@ -92,6 +94,9 @@ struct Trainer::Impl {
   std::vector<int32_t> stops;
   std::unique_ptr<PolicyModels> models;
   std::unique_ptr<Optimizer> optimizer;
+  double setup_seconds = 0;
+  double model_seconds = 0;
+  double warm_start_seconds = 0;
 };
 
 Trainer::Impl::Impl(const RunConfig& run_config, parallel::World& run_world,
@@ -102,6 +107,7 @@ Trainer::Impl::Impl(const RunConfig& run_config, parallel::World& run_world,
       tokenizer(model::load_tokenizer(config.policy.tokenizer.name)),
       rewards(config.env.rewards),
       gates(config.gates, known_metric_names(config)) {
+  const Stopwatch watch(setup_seconds);
   enter("setup", 0);
   DatasetConfig data = config.data.train;
   const int64_t longest_prompt =
@@ -114,20 +120,14 @@ Trainer::Impl::Impl(const RunConfig& run_config, parallel::World& run_world,
 }
 
 void Trainer::Impl::set_up_models() {
-  const ModelSource source = open_model(config.policy, *tokenizer);
-  stops = stop_tokens(config.policy.generation, source.config, *tokenizer);
-  models = std::make_unique<PolicyModels>(config, source, world, allocator);
-  if (reports()) {
-    observer.on_message(fmt::format(
-        "model {}: {} parameters, {} layers, vocabulary {}, {}", config.policy.model_name,
-        num_elements(models->policy_store().specs()), source.config.num_layers,
-        source.config.vocab_size, dtype_name(models->policy_store().dtype())));
-    if (source.weights == nullptr) {
-      observer.on_warning(fmt::format("policy.model_name is '{}': the weights are RANDOM, drawn from seed {}",
-                                      config.policy.model_name, config.grpo.seed));
-    }
+  {
+    const Stopwatch watch(model_seconds);
+    const ModelSource source = open_model(config.policy, *tokenizer);
+    stops = stop_tokens(config.policy.generation, source.config, *tokenizer);
+    set_up_policy(source);
   }
   if (config.warm_start.num_steps > 0) {
+    const Stopwatch watch(warm_start_seconds);
     if (stops.empty()) {
       throw ConfigError(
           "warm_start.num_steps is above 0, but neither the model, the tokenizer nor "
@@ -139,6 +139,20 @@ void Trainer::Impl::set_up_models() {
   }
   if (needs_reference()) models->take_reference();
   optimizer = std::make_unique<Optimizer>(config.policy.optimizer, models->policy_store(), allocator);
+}
+
+void Trainer::Impl::set_up_policy(const ModelSource& source) {
+  models = std::make_unique<PolicyModels>(config, source, world, allocator);
+  if (reports()) {
+    observer.on_message(fmt::format(
+        "model {}: {} parameters, {} layers, vocabulary {}, {}", config.policy.model_name,
+        num_elements(models->policy_store().specs()), source.config.num_layers,
+        source.config.vocab_size, dtype_name(models->policy_store().dtype())));
+    if (source.weights == nullptr) {
+      observer.on_warning(fmt::format("policy.model_name is '{}': the weights are RANDOM, drawn from seed {}",
+                                      config.policy.model_name, config.grpo.seed));
+    }
+  }
 }
 
 void Trainer::Impl::enter(const std::string& phase, int64_t step) {
@@ -288,6 +302,15 @@ StepRecord Trainer::Impl::run_step(int64_t step) {
   return record;
 }
 
+void Trainer::Impl::report_setup() {
+  if (!reports()) return;
+  MetricSet metrics;
+  metrics.set("timing/setup/total_setup_time", setup_seconds);
+  metrics.set("timing/setup/policy_init", model_seconds);
+  metrics.set("timing/setup/warm_start", warm_start_seconds);
+  observer.on_step(0, metrics);
+}
+
 void Trainer::Impl::report(int64_t step, const StepRecord& record, const MetricSet& metrics) {
   if (!reports()) return;
   for (size_t i = 0; i < record.sequences.size(); ++i) {
@@ -313,6 +336,7 @@ Trainer::~Trainer() = default;
 RunOutcome Trainer::run(const std::atomic<bool>& stop_requested) {
   Impl& impl = *impl_;
   Communicator& everyone = impl.models->groups().world.communicator();
+  impl.report_setup();
   RunOutcome outcome{.exit_code = ExitCode::kDone, .num_steps = 0, .gates = {}};
   for (int64_t step = 1; step <= impl.config.grpo.max_num_steps; ++step) {
     if (parallel::any_rank(everyone, stop_requested.load())) {

@@ -63,7 +63,8 @@ class RecordingObserver : public rl::RunObserver {
   void on_message(const std::string&) override {}
   void on_warning(const std::string&) override {}
   void on_progress(const std::string&, int64_t, int64_t) override {}
-  void on_step(int64_t, const rl::MetricSet& metrics) override {
+  void on_step(int64_t step, const rl::MetricSet& metrics) override {
+    if (step == 0) return;
     run_.steps.emplace_back(metrics.values().begin(), metrics.values().end());
   }
   void on_sample(int64_t step, const std::string& json_line) override {
