@@ -1,0 +1,527 @@
+// Refit carried out between real stores; ranks as threads.
+#include "parallel/refit.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+
+#include "tests/parallel/coded_weights.h"
+#include "tests/run_ranks.h"
+
+namespace grpo::parallel {
+namespace {
+
+using grpo::testing::even_config;
+using grpo::testing::odd_config;
+using grpo::testing::RankContext;
+using grpo::testing::run_ranks;
+
+std::vector<ParameterSpec> specs_of(const model::ModelConfig& config) {
+  return model::make_transformer_parameters(config, 0.1f).specs;
+}
+
+struct RefitSetup {
+  model::ModelConfig trained = odd_config();
+  model::ModelConfig generated = odd_config();
+  int gtp = 2;
+  int dp = 1;
+  DType trained_dtype = DType::kFloat32;
+  DType generated_dtype = DType::kFloat32;
+  RefitPlanOptions options = {};
+
+  int world_size() const { return gtp * dp; }
+};
+
+// Policy, generation model and plan of one rank. The generation model starts as NaN.
+class RefitRank {
+ public:
+  RefitRank(World& world, const RefitSetup& setup)
+      : policy("policy", specs_of(setup.trained),
+               make_training_groups(world, Mesh(1, setup.gtp, setup.dp), 16), setup.trained_dtype,
+               Gradients::kFp32, memory.allocator),
+        generation("generation", specs_of(setup.generated), make_generation_groups(world),
+                   setup.generated_dtype, Gradients::kNone, memory.allocator),
+        plan({.specs = policy.specs(),
+              .coordinates = training_coordinates(Mesh(1, setup.gtp, setup.dp), 16),
+              .dtype = setup.trained_dtype},
+             {.specs = generation.specs(),
+              .coordinates = whole_model_coordinates(setup.world_size()),
+              .dtype = setup.generated_dtype},
+             setup.options) {
+    generation.poison_weights();
+  }
+
+  Communicator& world() { return generation.groups().world.communicator(); }
+  RefitReport refit() { return parallel::refit(plan, policy, generation, world()); }
+
+  RankContext memory;
+  ShardedParameterStore policy;
+  ShardedParameterStore generation;
+  RefitPlan plan;
+};
+
+// A code for the generation model's names; a head that training does not store is the embedding.
+Code with_tied_head(const Code& code, bool tied) {
+  return [code, tied](const std::string& tensor, int64_t row, int64_t col) {
+    return code(tied && tensor == "lm_head.weight" ? "model.embed_tokens.weight" : tensor, row,
+                col);
+  };
+}
+
+class RefitTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ::alarm(60); }  // a hang ends the program
+  void TearDown() override { ::alarm(0); }
+};
+
+struct Case {
+  const char* name;
+  int gtp;
+  int dp;
+  bool trained_tied;
+  bool generated_tied;
+  DType trained_dtype;
+  DType generated_dtype;
+};
+
+class RefitLayouts : public RefitTest, public ::testing::WithParamInterface<Case> {};
+
+constexpr DType kF32 = DType::kFloat32;
+constexpr DType kBf16 = DType::kBfloat16;
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RefitLayouts,
+    ::testing::Values(
+        Case{"gtp1", 1, 1, true, true, kF32, kF32}, Case{"gtp2", 2, 1, true, true, kF32, kF32},
+        Case{"gtp2_to_bf16", 2, 1, true, true, kF32, kBf16},
+        Case{"gtp2_from_bf16", 2, 1, true, true, kBf16, kF32},
+        Case{"gtp2_in_bf16", 2, 1, true, true, kBf16, kBf16},
+        Case{"gtp3", 3, 1, true, true, kF32, kF32}, Case{"gtp4", 4, 1, true, true, kF32, kBf16},
+        Case{"gtp2_dp2", 2, 2, true, true, kF32, kF32}, Case{"dp3", 1, 3, true, true, kF32, kF32},
+        Case{"untied_gtp2", 2, 1, false, false, kF32, kF32},
+        Case{"separate_head_gtp2", 2, 1, true, false, kF32, kF32},
+        Case{"separate_head_gtp4_bf16", 4, 1, true, false, kBf16, kBf16}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(RefitLayouts, TheWholeModelArrivesOnEveryRank) {
+  const Case& c = GetParam();
+  for (const bool odd : {false, true}) {
+    RefitSetup setup{.gtp = c.gtp,
+                     .dp = c.dp,
+                     .trained_dtype = c.trained_dtype,
+                     .generated_dtype = c.generated_dtype,
+                     .options = {.bucket_bytes = 30000}};
+    setup.trained = odd ? odd_config(c.trained_tied) : even_config(c.trained_tied);
+    setup.generated = odd ? odd_config(c.generated_tied) : even_config(c.generated_tied);
+    std::mutex mutex;
+    std::vector<RefitReport> reports;
+    run_ranks(setup.world_size(), [&](World& world) {
+      RefitRank rank(world, setup);
+      const Code code = make_code(rank.policy.specs());
+      fill_coded(rank.policy, code);
+      const uint64_t version = rank.generation.version();
+      const RefitReport report = rank.refit();
+      CHECK(count_wrong(rank.generation, with_tied_head(code, c.trained_tied)) == 0);
+      CHECK(count_nan(rank.generation) == 0);
+      CHECK(report.fingerprint_ok());
+      CHECK(rank.generation.version() > version, "caches would not notice");
+      // Every element was NaN before, so every one changed; then none.
+      CHECK(report.changed_elements == num_elements(rank.generation.specs()));
+      CHECK(report.bytes == num_elements(rank.generation.specs()) *
+                                static_cast<int64_t>(dtype_size_bytes(c.generated_dtype)));
+      const RefitReport again = rank.refit();
+      CHECK(again.changed_elements == 0 && again.fingerprint_ok());
+      CHECK(again.destination_fingerprint == report.destination_fingerprint);
+      const std::lock_guard lock(mutex);
+      reports.push_back(report);
+    });
+    ASSERT_EQ(reports.size(), static_cast<size_t>(setup.world_size()));
+    for (const RefitReport& report : reports) {
+      EXPECT_EQ(report.source_fingerprint, reports.front().source_fingerprint);
+      EXPECT_EQ(report.destination_fingerprint, reports.front().destination_fingerprint);
+      EXPECT_GT(report.num_windows, c.gtp > 1 ? 1 : 0);
+    }
+  }
+}
+
+// The counters prove that the path ran: what a rank lacks came from elsewhere, no more and no less.
+TEST_F(RefitTest, RemoteBytesAreWhatARankLacks) {
+  for (const DType wire : {kF32, kBf16}) {
+    RefitSetup setup{.gtp = 3, .dp = 1};
+    setup.generated_dtype = wire;
+    run_ranks(3, [&](World& world) {
+      RefitRank rank(world, setup);
+      fill_coded(rank.policy, make_code(rank.policy.specs()));
+      int64_t lacking = num_elements(rank.policy.specs());
+      grpo::testing::for_each_region(
+          rank.policy, [&](ParameterId, const LogicalTensor&, const Region& region, const Tensor&) {
+            lacking -= region.num_rows * region.num_cols;
+          });
+      const int64_t sent_before = rank.world().counters().sent_bytes;
+      const RefitReport report = rank.refit();
+      CHECK(lacking > 0);
+      CHECK(report.remote_bytes == lacking * static_cast<int64_t>(dtype_size_bytes(wire)));
+      CHECK(rank.world().counters().sent_bytes > sent_before);
+      CHECK(rank.policy.counters().gathers == 0, "refit must not gather whole weights");
+    });
+  }
+}
+
+TEST_F(RefitTest, ChangedElementsAreCountedExactly) {
+  RefitSetup setup;
+  setup.generated = odd_config(false);  // the embedding arrives twice
+  run_ranks(2, [&](World& world) {
+    RefitRank rank(world, setup);
+    fill_coded(rank.policy, make_code(rank.policy.specs()));
+    rank.refit();
+    const auto changes = [](int64_t row, int64_t col) { return (row + col) % 7 == 0; };
+    for_each_element(rank.policy, [&](const std::string& tensor, int64_t row, int64_t col,
+                                      const Tensor& shard, int64_t index) {
+      if (tensor != "model.embed_tokens.weight" && tensor != "model.norm.weight") return;
+      if (changes(row, col)) write_value(shard, index, -5.0f);
+    });
+    int64_t changed_embeddings = 0;
+    int64_t changed_norms = 0;
+    for (int64_t row = 0; row < 131; ++row) {
+      for (int64_t col = 0; col < 48; ++col) changed_embeddings += changes(row, col) ? 1 : 0;
+    }
+    for (int64_t row = 0; row < 48; ++row) changed_norms += changes(row, 0) ? 1 : 0;
+    CHECK(rank.refit().changed_elements == 2 * changed_embeddings + changed_norms);
+  });
+}
+
+// A difference below the destination's resolution is none.
+TEST_F(RefitTest, ValuesAreRoundedToTheDestination) {
+  RefitSetup setup;
+  setup.generated_dtype = kBf16;
+  run_ranks(2, [&](World& world) {
+    RefitRank rank(world, setup);
+    const Code code = make_code(rank.policy.specs());
+    const Code nearby = [&](const std::string& tensor, int64_t row, int64_t col) {
+      return (code(tensor, row, col) + 1.0f) * (1.0f + 1e-4f);
+    };
+    const Code rounded = [&](const std::string& tensor, int64_t row, int64_t col) {
+      return static_cast<float>(Bfloat16(nearby(tensor, row, col)));
+    };
+    fill_coded(rank.policy, rounded);
+    rank.refit();
+    fill_coded(rank.policy, nearby);
+    const RefitReport report = rank.refit();
+    CHECK(report.changed_elements == 0 && report.fingerprint_ok());
+    CHECK(count_wrong(rank.generation, rounded) == 0);
+  });
+}
+
+TEST_F(RefitTest, ATiedModelKeepsASeparateHeadUpToDate) {
+  RefitSetup setup;
+  setup.generated = odd_config(false);
+  run_ranks(2, [&](World& world) {
+    RefitRank rank(world, setup);
+    for (int64_t step = 0; step < 3; ++step) {
+      const Code code = make_code(rank.policy.specs(), 11 * step);
+      fill_coded(rank.policy, code);
+      CHECK(rank.refit().fingerprint_ok());
+      CHECK(count_wrong(rank.generation, with_tied_head(code, true)) == 0, "step {}", step);
+    }
+  });
+}
+
+TEST_F(RefitTest, AnUntiedModelForATiedOneIsRefused) {
+  RefitSetup setup;
+  setup.trained = odd_config(false);
+  EXPECT_THROW(run_ranks(2, [&](World& world) { RefitRank rank(world, setup); }), ConfigError);
+}
+
+// Each dp replica's optimizer owns a part; refit follows the gather of the updated weights.
+TEST_F(RefitTest, SendsWhatAllOptimizersWrote) {
+  RefitSetup setup{.trained = even_config(), .generated = even_config(), .gtp = 2, .dp = 2};
+  setup.generated_dtype = kBf16;
+  run_ranks(4, [&](World& world) {
+    RefitRank rank(world, setup);
+    const auto& specs = rank.policy.specs();
+    fill_coded(rank.policy, make_code(specs), 0.0f);
+    for (int64_t step = 1; step <= 10; ++step) {
+      const Code code = make_code(specs, step);
+      for (const OwnedSpan& span : rank.policy.owned_spans()) {
+        const ParameterSpec& spec = specs[static_cast<size_t>(span.parameter)];
+        const LogicalTensor& part = spec.parts[static_cast<size_t>(span.part)];
+        for (int64_t i = 0; i < span.num_elements; ++i) {
+          const int64_t place = span.logical_row * part.cols + span.logical_col + i;
+          write_value(span.weight, i, code(part.name, place / part.cols, place % part.cols));
+        }
+      }
+      rank.policy.gather_updated_weights();
+      CHECK(rank.refit().fingerprint_ok());
+      CHECK(count_wrong(rank.generation, code) == 0, "step {}", step);
+    }
+  });
+}
+
+// Four ranks, 24 thousand messages' worth of tasks: far above what one group of sends can hold.
+TEST_F(RefitTest, ThousandsOfRowTasksFinish) {
+  RefitSetup setup{.trained = even_config(), .generated = even_config(), .gtp = 4};
+  setup.trained.num_layers = setup.generated.num_layers = 8;
+  setup.options = {.bucket_bytes = 1 << 16, .max_task_rows = 1};
+  run_ranks(4, [&](World& world) {
+    RefitRank rank(world, setup);
+    CHECK(rank.plan.tasks().size() > 24000u, "{} tasks", rank.plan.tasks().size());
+    const Code code = make_code(rank.policy.specs());
+    fill_coded(rank.policy, code);
+    CHECK(rank.refit().fingerprint_ok());
+    CHECK(count_wrong(rank.generation, code) == 0);
+  });
+}
+
+// Runs a refit that must fail on every rank; returns each rank's message.
+std::vector<std::string> refusals(int num_ranks, const std::function<void(World&)>& fn) {
+  std::vector<std::string> messages(static_cast<size_t>(num_ranks));
+  EXPECT_THROW(run_ranks(
+                   num_ranks,
+                   [&](World& world) {
+                     try {
+                       fn(world);
+                     } catch (const Error& error) {
+                       messages[static_cast<size_t>(world.rank())] = error.what();
+                       throw;
+                     }
+                   },
+                   std::chrono::seconds(5)),
+               Error);
+  return messages;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_F(RefitTest, PlansThatDifferAreAnErrorOnEveryRank) {
+  const auto messages = refusals(3, [](World& world) {
+    RefitSetup setup{.gtp = 3};
+    if (world.rank() == 1) setup.options.bucket_bytes = 4096;
+    RefitRank(world, setup).refit();
+  });
+  for (const std::string& message : messages) EXPECT_TRUE(contains(message, "plan")) << message;
+}
+
+TEST_F(RefitTest, AChangedDtypeIsRefused) {
+  const auto messages = refusals(2, [](World& world) {
+    RefitRank planned(world, {});
+    RefitSetup setup;
+    setup.trained_dtype = kBf16;
+    RefitRank changed(world, setup);
+    parallel::refit(planned.plan, changed.policy, changed.generation, changed.world());
+  });
+  for (const std::string& message : messages) EXPECT_TRUE(contains(message, "bfloat16")) << message;
+}
+
+TEST_F(RefitTest, StoresOfAnotherLayoutOrModelAreRefused) {
+  RefitSetup replicated{.gtp = 1, .dp = 2};
+  RefitSetup even{.trained = even_config(), .generated = even_config()};
+  for (const RefitSetup& other : {replicated, even}) {
+    const auto messages = refusals(2, [&](World& world) {
+      RefitRank planned(world, {});
+      RefitRank changed(world, other);
+      parallel::refit(planned.plan, changed.policy, planned.generation, planned.world());
+    });
+    for (const std::string& message : messages) {
+      EXPECT_TRUE(contains(message, "another layout of 'policy'")) << message;
+    }
+  }
+  const auto messages = refusals(2, [&](World& world) {
+    RefitRank planned(world, {});
+    RefitRank changed(world, even);
+    parallel::refit(planned.plan, planned.policy, changed.generation, planned.world());
+  });
+  for (const std::string& message : messages) {
+    EXPECT_TRUE(contains(message, "another layout of 'generation'")) << message;
+  }
+}
+
+// Two trained models and a policy rebuilt under another layout, in one process.
+TEST_F(RefitTest, SeveralPlansLiveSideBySide) {
+  run_ranks(2, [](World& world) {
+    RefitRank policy(world, {});
+    RefitRank reference(world, {});
+    const Code policy_code = make_code(policy.policy.specs());
+    const Code reference_code = make_code(policy.policy.specs(), 100);
+    fill_coded(policy.policy, policy_code);
+    fill_coded(reference.policy, reference_code);
+    CHECK(policy.refit().fingerprint_ok() && reference.refit().fingerprint_ok());
+    CHECK(count_wrong(policy.generation, policy_code) == 0);
+    CHECK(count_wrong(reference.generation, reference_code) == 0);
+    RefitRank rebuilt(world, {.gtp = 1, .dp = 2});
+    const Code rebuilt_code = make_code(policy.policy.specs(), 50);
+    fill_coded(rebuilt.policy, rebuilt_code);
+    CHECK(parallel::refit(rebuilt.plan, rebuilt.policy, policy.generation, policy.world())
+              .fingerprint_ok());
+    CHECK(count_wrong(policy.generation, rebuilt_code) == 0);
+    CHECK(count_wrong(reference.generation, reference_code) == 0);
+  });
+}
+
+TEST_F(RefitTest, FiftyRefitsKeepMemoryConstant) {
+  run_ranks(2, [](World& world) {
+    RefitRank rank(world, {});
+    fill_coded(rank.policy, make_code(rank.policy.specs()));
+    rank.refit();
+    const size_t live = rank.memory.allocator.live_bytes();
+    const size_t peak = rank.memory.allocator.peak_bytes_by_phase().at("setup");
+    for (int i = 0; i < 50; ++i) rank.refit();
+    CHECK(rank.memory.allocator.live_bytes() == live);
+    CHECK(rank.memory.allocator.peak_bytes_by_phase().at("setup") == peak);
+  });
+}
+
+// Changes the first stored row of an output projection.
+void change_row(ShardedParameterStore& store) {
+  for (size_t i = 0; i < store.specs().size(); ++i) {
+    if (store.specs()[i].name != "layers.1.o.weight") continue;
+    const Tensor shard = store.shard(static_cast<ParameterId>(i));
+    for (int64_t c = 0; c < shard.size(1); ++c) shard.data<float>()[c] += 1.0f;
+  }
+  store.mark_weights_changed();
+}
+
+TEST_F(RefitTest, ARowChangedBeforeRefitChangesTheFingerprint) {
+  run_ranks(2, [](World& world) {
+    RefitRank rank(world, {});
+    fill_coded(rank.policy, make_code(rank.policy.specs()));
+    const RefitReport before = rank.refit();
+    if (world.rank() == 1) change_row(rank.policy);
+    const RefitReport after = rank.refit();
+    CHECK(after.fingerprint_ok() && after.changed_elements == 48);
+    CHECK(after.destination_fingerprint != before.destination_fingerprint);
+  });
+}
+
+// Two rows that change places keep every sum over values; the fingerprint knows the places.
+TEST_F(RefitTest, SwappedRowsChangeTheFingerprint) {
+  run_ranks(2, [](World& world) {
+    RefitRank rank(world, {});
+    const Code code = make_code(rank.policy.specs());
+    fill_coded(rank.policy, code);
+    const RefitReport before = rank.refit();
+    fill_coded(rank.policy, [&](const std::string& tensor, int64_t row, int64_t col) {
+      const bool swapped = tensor == "model.embed_tokens.weight" && row < 2;
+      return code(tensor, swapped ? 1 - row : row, col);
+    });
+    const RefitReport after = rank.refit();
+    CHECK(after.fingerprint_ok());
+    CHECK(after.destination_fingerprint != before.destination_fingerprint);
+  });
+}
+
+TEST_F(RefitTest, ReplicasThatDisagreeAreNoticed) {
+  std::atomic<int> num_mismatches{0};
+  run_ranks(4, [&](World& world) {
+    RefitRank rank(world, {.gtp = 2, .dp = 2});
+    fill_coded(rank.policy, make_code(rank.policy.specs()));
+    if (world.rank() == 3) change_row(rank.policy);
+    num_mismatches += rank.refit().fingerprint_ok() ? 0 : 1;
+  });
+  EXPECT_GT(num_mismatches, 0);
+}
+
+// A world group that lets a test interfere with a refit under way.
+class InterferingCommunicator : public Communicator {
+ public:
+  explicit InterferingCommunicator(Communicator& inner) : inner_(inner) {}
+
+  std::function<void()> before_sum = [] {};
+  std::function<void(std::span<const PeerMessage>)> after_receive = [](auto) {};
+
+  const std::string& name() const override { return inner_.name(); }
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  void all_gather(const Tensor& out, const Tensor& in, Stream stream) override {
+    inner_.all_gather(out, in, stream);
+  }
+  void reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream stream) override {
+    inner_.reduce_scatter_sum(out, in, stream);
+  }
+  void all_reduce_sum(const Tensor& data, Stream stream) override {
+    before_sum();
+    inner_.all_reduce_sum(data, stream);
+  }
+  void broadcast(const Tensor& data, int root, Stream stream) override {
+    inner_.broadcast(data, root, stream);
+  }
+  void exchange(std::span<const PeerMessage> sends, std::span<const PeerMessage> receives,
+                Stream stream) override {
+    inner_.exchange(sends, receives, stream);
+    after_receive(receives);
+  }
+  void barrier() override { inner_.barrier(); }
+  const CommCounters& counters() const override { return inner_.counters(); }
+
+ private:
+  Communicator& inner_;
+};
+
+// The fingerprint is of the destination's memory, not of what was meant to arrive there.
+TEST_F(RefitTest, ADestinationRowChangedAfterTheTransferIsNoticed) {
+  std::vector<int> ok(2, -1);
+  run_ranks(2, [&](World& world) {
+    RefitRank rank(world, {});
+    fill_coded(rank.policy, make_code(rank.policy.specs()));
+    InterferingCommunicator group(rank.world());
+    if (world.rank() == 0) group.before_sum = [&] { change_row(rank.generation); };
+    ok[static_cast<size_t>(world.rank())] =
+        parallel::refit(rank.plan, rank.policy, rank.generation, group).fingerprint_ok() ? 1 : 0;
+  });
+  EXPECT_EQ(ok, (std::vector<int>{0, 1}));
+}
+
+TEST_F(RefitTest, AByteChangedOnTheWayIsNoticed) {
+  std::vector<int> ok(2, -1);
+  run_ranks(2, [&](World& world) {
+    RefitRank rank(world, {});
+    fill_coded(rank.policy, make_code(rank.policy.specs()));
+    InterferingCommunicator group(rank.world());
+    if (world.rank() == 1) {
+      group.after_receive = [](std::span<const PeerMessage> receives) {
+        for (const PeerMessage& message : receives) message.data.data<uint8_t>()[0] ^= 1;
+      };
+    }
+    ok[static_cast<size_t>(world.rank())] =
+        parallel::refit(rank.plan, rank.policy, rank.generation, group).fingerprint_ok() ? 1 : 0;
+  });
+  EXPECT_EQ(ok, (std::vector<int>{1, 0}));
+}
+
+// What a rank holds in messages never exceeds the bucket.
+TEST_F(RefitTest, MessagesOfAWindowFitTheBucket) {
+  constexpr int64_t kBucket = 8000;
+  RefitSetup setup{.gtp = 4};
+  setup.options.bucket_bytes = kBucket;
+  run_ranks(4, [&](World& world) {
+    class Measuring : public InterferingCommunicator {
+     public:
+      using InterferingCommunicator::InterferingCommunicator;
+      void exchange(std::span<const PeerMessage> sends, std::span<const PeerMessage> receives,
+                    Stream stream) override {
+        int64_t staged = 0;
+        for (const auto& messages : {sends, receives}) {
+          for (const PeerMessage& m : messages) staged += static_cast<int64_t>(m.data.size_bytes());
+        }
+        CHECK(staged <= kBucket, "{} bytes staged", staged);
+        total += staged;
+        InterferingCommunicator::exchange(sends, receives, stream);
+      }
+      int64_t total = 0;
+    };
+    RefitRank rank(world, setup);
+    const Code code = make_code(rank.policy.specs());
+    fill_coded(rank.policy, code);
+    Measuring group(rank.world());
+    CHECK(parallel::refit(rank.plan, rank.policy, rank.generation, group).fingerprint_ok());
+    CHECK(group.total > 10 * kBucket);
+    CHECK(count_wrong(rank.generation, code) == 0);
+  });
+}
+
+}  // namespace
+}  // namespace grpo::parallel
