@@ -6,6 +6,7 @@
 
 #include "app/config_overrides.h"
 #include "app/scalar_text.h"
+#include "app/unused_keys.h"
 #include "app/yaml_parser.h"
 #include "model/core/errors.h"
 
@@ -188,8 +189,8 @@ class SectionReader : public ConfigVisitor {
 
 }  // namespace
 
-void read_config(ConfigNode root, const std::vector<std::string>& overrides,
-                 const ConfigKey& catalog, const std::function<void(ConfigVisitor&)>& visit) {
+ConfigNode read_config(ConfigNode root, const std::vector<std::string>& overrides,
+                       const ConfigKey& catalog, const std::function<void(ConfigVisitor&)>& visit) {
   if (root.kind != ConfigNode::Kind::kMapping) {
     throw ConfigError(fmt::format("{}: the config is {}; allowed: a mapping of its sections",
                                   root.origin, root.description()));
@@ -199,14 +200,17 @@ void read_config(ConfigNode root, const std::vector<std::string>& overrides,
   check_keys(root, "", catalog, catalog);  // an override may bring a list of mappings
   SectionReader reader(&root, "");
   visit(reader);
+  return root;
 }
 
 rl::RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides) {
   rl::RunConfig defaults;
   rl::RunConfig config;
-  read_config(parse_yaml_file(path), overrides,
-              make_config_catalog([&](ConfigVisitor& visitor) { defaults.visit(visitor); }),
-              [&](ConfigVisitor& visitor) { visit_fields(visitor, config); });
+  const ConfigNode root =
+      read_config(parse_yaml_file(path), overrides,
+                  make_config_catalog([&](ConfigVisitor& visitor) { defaults.visit(visitor); }),
+                  [&](ConfigVisitor& visitor) { visit_fields(visitor, config); });
+  refuse_unused_keys(config, root);
   return config;
 }
 

@@ -18,10 +18,10 @@ namespace grpo::app {
 // rules between sections are rl::resolve's.
 rl::RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides);
 
-// Fills the fields that `visit` names from `root` and the overrides. `catalog` comes from a default
-// config.
-void read_config(ConfigNode root, const std::vector<std::string>& overrides,
-                 const ConfigKey& catalog, const std::function<void(ConfigVisitor&)>& visit);
+// Fills the fields that `visit` names from `root` and the overrides, and returns both as one tree.
+// `catalog` comes from a default config.
+ConfigNode read_config(ConfigNode root, const std::vector<std::string>& overrides,
+                       const ConfigKey& catalog, const std::function<void(ConfigVisitor&)>& visit);
 
 // `config` with the overrides applied (score and generate have no file).
 template <typename Config>

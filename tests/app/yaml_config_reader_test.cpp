@@ -380,6 +380,35 @@ std::vector<BadCase> invalid_values() {
 }
 INSTANTIATE_TEST_SUITE_P(Validation, BadConfig, ::testing::ValuesIn(invalid_values()), case_name);
 
+std::vector<BadCase> unused_keys() {
+  const std::string data = "data: {train: {path: d.jsonl}}\n";
+  return {
+      {"sizes_beside_a_preset",
+       data + "policy:\n  model_name: qwen2.5-0.5b\n  model:\n    hidden_size: 128\n",
+       {},
+       "c.yaml:5:5: policy.model.hidden_size is 128, but nothing reads it: policy.model_name is "
+       "'qwen2.5-0.5b', only custom reads it"},
+      {"initialisation_beside_weights",
+       data + "policy:\n  model_name: .\n  init_std: 0.5\n",
+       {},
+       "c.yaml:4:3: policy.init_std is 0.5, but nothing reads it: policy.model_name is '.', whose "
+       "weights come from files"},
+      {"adamw_beside_sgd",
+       with(""),
+       {"policy.optimizer.name=sgd", "policy.optimizer.kwargs.betas=[0.5, 0.5]"},
+       "override policy.optimizer.kwargs.betas=[0.5, 0.5]: policy.optimizer.kwargs.betas is [0.5, "
+       "0.5], but nothing reads it: policy.optimizer.name is sgd"},
+  };
+}
+INSTANTIATE_TEST_SUITE_P(Unused, BadConfig, ::testing::ValuesIn(unused_keys()), case_name);
+
+TEST(YamlConfigReader, UnusedKeysMayHoldTheirDefaultsAndSwitchesMayBeOff) {
+  EXPECT_EQ(error_of("data: {train: {path: d}}\npolicy: {model_name: qwen2.5-0.5b, model: "
+                     "{hidden_size: 64}}\n"),
+            "");
+  EXPECT_EQ(error_of(with("warm_start: {num_steps: 0, lr: 0.5}\n")), "");
+}
+
 TEST(YamlConfigReader, ReadsEveryKindOfField) {
   const rl::RunConfig config = load(
       "policy:\n"
