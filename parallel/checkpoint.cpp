@@ -1,0 +1,251 @@
+#include "parallel/checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <tuple>
+
+#include "model/atomic_file.h"
+#include "model/json_text.h"
+#include "model/safetensors.h"
+#include "parallel/host_collectives.h"
+
+namespace grpo::parallel {
+
+namespace {
+
+constexpr const char* kManifest = "manifest.json";
+constexpr int64_t kFormat = 1;
+
+// A run of elements on its way from the rank that holds it to the rank that writes its file.
+struct Run {
+  int64_t tensor;
+  int64_t first_element;
+  int64_t num_elements;
+  int64_t rank;   // that holds it
+  int64_t piece;  // on that rank
+  int64_t offset; // within the piece
+};
+
+// Every rank's writing pieces, cut to at most `max_bytes`, in file order.
+std::vector<Run> all_runs(const CheckpointContent& content, Communicator& world, int64_t max_bytes) {
+  std::vector<Run> own;
+  for (size_t i = 0; i < content.pieces.size(); ++i) {
+    const CheckpointPiece& piece = content.pieces[i];
+    if (!piece.is_writer) continue;
+    const auto element_bytes = static_cast<int64_t>(dtype_size_bytes(piece.values.dtype()));
+    const int64_t most = std::max<int64_t>(1, max_bytes / element_bytes);
+    for (int64_t offset = 0; offset < piece.values.num_elements(); offset += most) {
+      own.push_back({.tensor = static_cast<int64_t>(piece.tensor),
+                     .first_element = piece.first_element + offset,
+                     .num_elements = std::min(most, piece.values.num_elements() - offset),
+                     .rank = world.rank(),
+                     .piece = static_cast<int64_t>(i),
+                     .offset = offset});
+    }
+  }
+  std::vector<Run> all;
+  for (const auto& bytes : all_gather_bytes(world, std::as_bytes(std::span(own)))) {
+    const size_t count = bytes.size() / sizeof(Run);
+    const size_t begin = all.size();
+    all.resize(begin + count);
+    if (count != 0) std::memcpy(all.data() + begin, bytes.data(), bytes.size());
+  }
+  std::sort(all.begin(), all.end(), [](const Run& a, const Run& b) {
+    return std::tie(a.tensor, a.first_element) < std::tie(b.tensor, b.first_element);
+  });
+  return all;
+}
+
+// Walks the runs in windows, moves them to their writers, and writes the files this rank has.
+class CheckpointWriter {
+ public:
+  CheckpointWriter(const std::filesystem::path& folder, const CheckpointContent& content,
+                   Communicator& world)
+      : folder_(folder), content_(content), world_(world) {
+    for (size_t i = 0; i < content_.tensors.size(); ++i) {
+      if (i == 0 || content_.tensors[i].file != content_.tensors[i - 1].file) ++num_files_;
+      file_of_tensor_.push_back(num_files_ - 1);
+    }
+  }
+
+  void write(const std::vector<Run>& runs, int64_t bucket_bytes) {
+    size_t begin = 0;
+    while (begin < runs.size()) {
+      size_t end = begin;
+      int64_t bytes = 0;
+      while (end < runs.size() && (end == begin || bytes + bytes_of(runs[end]) <= bucket_bytes)) {
+        bytes += bytes_of(runs[end++]);
+      }
+      move_window(runs, begin, end);
+      begin = end;
+    }
+    finish_file();
+  }
+
+ private:
+  int64_t bytes_of(const Run& run) const {
+    const DType dtype = content_.tensors[static_cast<size_t>(run.tensor)].dtype;
+    return run.num_elements * static_cast<int64_t>(dtype_size_bytes(dtype));
+  }
+
+  int writer_of(const Run& run) const {
+    return file_of_tensor_[static_cast<size_t>(run.tensor)] % world_.size();
+  }
+
+  Tensor own_values(const Run& run) const {
+    return content_.pieces[static_cast<size_t>(run.piece)].values.rows(run.offset, run.num_elements);
+  }
+
+  // Messages between a pair of ranks are in the order of the runs on both sides.
+  void move_window(const std::vector<Run>& runs, size_t begin, size_t end) {
+    std::vector<PeerMessage> sends;
+    std::vector<PeerMessage> receives;
+    std::vector<std::vector<std::byte>> received(end - begin);
+    for (size_t i = begin; i < end; ++i) {
+      const Run& run = runs[i];
+      const int writer = writer_of(run);
+      const bool is_holder = run.rank == world_.rank();
+      if (is_holder && writer != world_.rank()) sends.push_back({writer, own_values(run)});
+      if (!is_holder && writer == world_.rank()) {
+        received[i - begin].resize(static_cast<size_t>(bytes_of(run)));
+        receives.push_back({static_cast<int>(run.rank),
+                            Tensor(received[i - begin].data(), content_.tensors[static_cast<size_t>(run.tensor)].dtype,
+                                   {run.num_elements}, Device::cpu())});
+      }
+    }
+    world_.exchange(sends, receives, Stream::none());
+    for (size_t i = begin; i < end; ++i) {
+      const Run& run = runs[i];
+      if (writer_of(run) != world_.rank()) continue;
+      if (run.rank == world_.rank()) {
+        const Tensor values = own_values(run);
+        write_run(run, {static_cast<const std::byte*>(values.raw()), values.size_bytes()});
+      } else {
+        write_run(run, received[i - begin]);
+      }
+    }
+  }
+
+  void write_run(const Run& run, std::span<const std::byte> bytes) {
+    const int file = file_of_tensor_[static_cast<size_t>(run.tensor)];
+    if (file != open_file_) {
+      finish_file();
+      std::vector<model::TensorInfo> infos;
+      for (size_t i = 0; i < content_.tensors.size(); ++i) {
+        const CheckpointTensor& tensor = content_.tensors[i];
+        if (file_of_tensor_[i] != file) continue;
+        infos.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
+      }
+      const std::string name = content_.tensors[static_cast<size_t>(run.tensor)].file + ".safetensors";
+      writer_ = std::make_unique<model::SafetensorsWriter>(folder_ / name, infos,
+                                                           std::map<std::string, std::string>{});
+      open_file_ = file;
+    }
+    writer_->write(content_.tensors[static_cast<size_t>(run.tensor)].name, run.first_element, bytes);
+  }
+
+  void finish_file() {
+    if (writer_ != nullptr) writer_->commit();
+    writer_ = nullptr;
+    open_file_ = -1;
+  }
+
+  std::filesystem::path folder_;
+  const CheckpointContent& content_;
+  Communicator& world_;
+  std::vector<int> file_of_tensor_;
+  int num_files_ = 0;
+  int open_file_ = -1;
+  std::unique_ptr<model::SafetensorsWriter> writer_;
+};
+
+void prepare_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::remove_all(folder, error);
+  std::filesystem::create_directories(folder, error);
+  if (error) throw DataError(fmt::format("{}: {}", folder.string(), error.message()));
+}
+
+}  // namespace
+
+void save_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content,
+                     const CheckpointManifest& manifest, Communicator& world, int64_t bucket_bytes) {
+  if (world.rank() == 0) prepare_folder(folder);
+  world.barrier();
+  CheckpointWriter(folder, content, world).write(all_runs(content, world, bucket_bytes), bucket_bytes);
+  world.barrier();
+  if (world.rank() == 0) {
+    const nlohmann::ordered_json json{{"format", kFormat},
+                                      {"step", manifest.step},
+                                      {"state", nlohmann::ordered_json::parse(manifest.state_json)}};
+    model::write_file_atomically(folder / kManifest, json.dump(1) + "\n");
+  }
+  world.barrier();
+}
+
+void load_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content) {
+  std::string open_name;
+  std::optional<model::SafetensorsFile> file;
+  std::vector<const CheckpointPiece*> pieces;
+  for (const CheckpointPiece& piece : content.pieces) pieces.push_back(&piece);
+  std::stable_sort(pieces.begin(), pieces.end(), [](const CheckpointPiece* a, const CheckpointPiece* b) {
+    return a->tensor < b->tensor;
+  });
+  for (const CheckpointPiece* piece : pieces) {
+    const CheckpointTensor& tensor = content.tensors[piece->tensor];
+    if (tensor.file != open_name) {
+      file.emplace(folder / (tensor.file + ".safetensors"));
+      open_name = tensor.file;
+    }
+    const model::TensorInfo* info = file->find(tensor.name);
+    const bool fits = info != nullptr && info->shape == tensor.shape && info->dtype == tensor.dtype;
+    if (!fits) {
+      throw DataError(fmt::format("{}: tensor '{}' {}: this checkpoint is of another model or configuration",
+                                  file->path().string(), tensor.name,
+                                  info == nullptr ? "is missing" : "has another shape or dtype"));
+    }
+    const size_t element_bytes = dtype_size_bytes(tensor.dtype);
+    const auto begin = static_cast<size_t>(piece->first_element) * element_bytes;
+    const std::span<const std::byte> bytes =
+        file->bytes(tensor.name).subspan(begin, piece->values.size_bytes());
+    if (!bytes.empty()) std::memcpy(piece->values.raw(), bytes.data(), bytes.size());
+  }
+}
+
+CheckpointManifest read_manifest(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / kManifest;
+  const nlohmann::json json = model::read_json_file(path);
+  const auto fail = [&](const char* what) -> DataError {
+    return DataError(fmt::format("{}: {}", path.string(), what));
+  };
+  if (!json.is_object() || !json.contains("format") || json["format"] != kFormat) {
+    throw fail("\"format\" is not 1: no checkpoint of this program");
+  }
+  if (!json.contains("step") || !json["step"].is_number_integer() || json["step"] < 0) {
+    throw fail("\"step\" is not a step number");
+  }
+  if (!json.contains("state") || !json["state"].is_object()) throw fail("\"state\" is not an object");
+  return {.step = json["step"].get<int64_t>(), .state_json = json["state"].dump()};
+}
+
+std::vector<std::filesystem::path> finished_checkpoints(const std::filesystem::path& parent) {
+  std::vector<std::pair<int64_t, std::filesystem::path>> found;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(parent, error)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_step = name.starts_with("step_") && name.size() > 5 && name.size() < 20 &&
+                         name.find_first_not_of("0123456789", 5) == std::string::npos;
+    if (is_step && std::filesystem::exists(entry.path() / kManifest)) {
+      found.emplace_back(std::stoll(name.substr(5)), entry.path());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<std::filesystem::path> paths;
+  for (const auto& [step, path] : found) paths.push_back(path);
+  return paths;
+}
+
+}  // namespace grpo::parallel
