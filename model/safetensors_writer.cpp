@@ -33,6 +33,7 @@ std::string header_text(const std::vector<TensorInfo>& tensors,
   std::vector<std::string> items;
   if (!metadata.empty()) {
     std::vector<std::string> pairs;
+    pairs.reserve(metadata.size());
     for (const auto& [key, value] : metadata) {
       pairs.push_back(fmt::format("{}:{}", json_string(key), json_string(value)));
     }

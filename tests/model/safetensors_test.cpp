@@ -305,12 +305,12 @@ TEST(SafetensorsWriter, WrongWritesAreCaught) {
   SafetensorsWriter writer(folder.path() / "out.safetensors", {{"w", DType::kInt32, {4}}}, {});
   const auto four = bytes_of({0, 0, 0, 0});
   const auto eight = bytes_of({0, 0, 0, 0, 0, 0, 0, 0});
-  writer.write("w", 1, four);
-  writer.write("w", 3, four);
+  writer.write("w", 1, eight);
   for (const int64_t first :
        {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{3}, int64_t{5}, int64_t{-1}, INT64_MAX}) {
     message_of<InternalError>([&] { writer.write("w", first, eight); });
   }
+  message_of<InternalError>([&] { writer.write("w", 2, four); });  // inside a written range
   message_of<InternalError>([&] { writer.write("w", 0, std::span(eight).first(6)); });
   message_of<InternalError>([&] { writer.write("v", 0, four); });
   message_of<InternalError>([&] { writer.commit(); });
