@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "model/core/device_cuda.h"
 #include "model/core/errors.h"
 
 namespace grpo {
@@ -14,6 +15,14 @@ constexpr size_t kAlignmentBytes = 64;
 
 size_t rounded_up(size_t bytes) {
   return (std::max<size_t>(bytes, 1) + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+}
+
+// Null when out of memory.
+void* allocate_zeroed(Device device, size_t size_bytes) {
+  if (device.kind == DeviceKind::kCuda) return cuda_allocate(device, size_bytes);
+  void* data = std::aligned_alloc(kAlignmentBytes, rounded_up(size_bytes));
+  if (data != nullptr) std::memset(data, 0, rounded_up(size_bytes));
+  return data;
 }
 }  // namespace
 
@@ -43,15 +52,14 @@ void Buffer::release() noexcept {
 }
 
 Buffer Allocator::allocate(const std::string& name, size_t size_bytes) {
-  CHECK(device_.kind == DeviceKind::kCpu, "this build allocates on the CPU only");
-  void* data = std::aligned_alloc(kAlignmentBytes, rounded_up(size_bytes));
+  void* const data = allocate_zeroed(device_, size_bytes);
   std::lock_guard lock(mutex_);
   if (data == nullptr) {
-    throw Error(ExitCode::kOther,
-                fmt::format("out of memory in phase '{}': {} asked for {} bytes on {} beside {} in use",
-                            phase_, name, size_bytes, device_name(device_), live_bytes_));
+    throw Error(
+        ExitCode::kOther,
+        fmt::format("out of memory in phase '{}': {} asked for {} bytes on {} beside {} in use",
+                    phase_, name, size_bytes, device_name(device_), live_bytes_));
   }
-  std::memset(data, 0, rounded_up(size_bytes));
   live_bytes_ += size_bytes;
   live_by_name_[name] += size_bytes;
   size_t& peak = peak_by_phase_[phase_];
@@ -60,7 +68,11 @@ Buffer Allocator::allocate(const std::string& name, size_t size_bytes) {
 }
 
 void Allocator::free(const std::string& name, void* data, size_t size_bytes) noexcept {
-  std::free(data);
+  if (device_.kind == DeviceKind::kCuda) {
+    cuda_free(device_, data);
+  } else {
+    std::free(data);
+  }
   std::lock_guard lock(mutex_);
   live_bytes_ -= size_bytes;
   const auto it = live_by_name_.find(name);
@@ -90,8 +102,11 @@ std::map<std::string, size_t> Allocator::peak_bytes_by_phase() const {
 }
 
 void poison_memory(void* data, size_t size_bytes, Device device) {
-  CHECK(device.kind == DeviceKind::kCpu, "this build poisons CPU memory only");
-  std::memset(data, 0xFF, size_bytes);
+  if (device.kind == DeviceKind::kCuda) {
+    cuda_fill_bytes(device, data, 0xFF, size_bytes, Stream::none());
+  } else {
+    std::memset(data, 0xFF, size_bytes);
+  }
 }
 
 }  // namespace grpo

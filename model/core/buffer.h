@@ -1,4 +1,5 @@
-// Owned device memory. Every allocation is named and counted, so that peaks can be reported by phase.
+// Owned device memory. Every allocation is named and counted, so that peaks can be reported by
+// phase.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,8 @@ namespace grpo {
 
 class Allocator;
 
-// Move-only owner of one allocation; the allocator outlives it. Memory starts zeroed (or poisoned, see Allocator).
+// Move-only owner of one allocation; the allocator outlives it. Memory starts zeroed (or poisoned,
+// see Allocator).
 class Buffer {
  public:
   Buffer() = default;
@@ -45,8 +47,9 @@ class Allocator {
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
 
-  // Zero-filled memory aligned to 64 bytes; `name` is the owner shown in memory reports.
-  // Throws Error when out of memory, naming phase, owner and size.
+  // Zero-filled memory aligned to 64 bytes (256 on a CUDA device); `name` is the owner shown in
+  // memory reports. Throws Error when out of memory, naming phase, owner and size; CudaError when
+  // the device fails otherwise.
   Buffer allocate(const std::string& name, size_t size_bytes);
 
   Device device() const { return device_; }
@@ -74,7 +77,8 @@ class Allocator {
   std::map<std::string, size_t> peak_by_phase_;
 };
 
-// Fills memory with 0xFF bytes: NaN in every float type, -1 in every integer type.
+// Fills memory with 0xFF bytes: NaN in every float type, -1 in every integer type. On a CUDA device
+// this is work of the default stream.
 void poison_memory(void* data, size_t size_bytes, Device device);
 
 }  // namespace grpo

@@ -18,7 +18,8 @@ struct Device {
 
 std::string device_name(Device device);  // "cpu", "cuda:0"
 
-// A queue of device work. On the CPU work runs at once and the handle stays null.
+// A queue of device work. On the CPU work runs at once and the handle stays null; on a CUDA device
+// null is the default stream.
 struct Stream {
   void* handle;
 

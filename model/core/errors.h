@@ -19,7 +19,8 @@ enum class ExitCode : int {
   kSavedAfterSignal = 75  // state saved after SIGTERM or SIGUSR1
 };
 
-// Base of every error this program throws. The message is one line: what, where, which value, what is allowed.
+// Base of every error this program throws. The message is one line: what, where, which value, what
+// is allowed.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -58,6 +59,13 @@ class PeerFailureError : public CommError {
   PeerFailureError(ExitCode code, const std::string& message) : CommError(code, message) {}
 };
 
+// A CUDA call that failed, or a device that cannot be used; with the call's text and place, or what
+// is missing.
+class CudaError : public Error {
+ public:
+  explicit CudaError(const std::string& message) : Error(ExitCode::kOther, message) {}
+};
+
 // A broken invariant of this program, never the user's fault.
 class InternalError : public Error {
  public:
@@ -75,10 +83,10 @@ class NonFiniteError : public Error {
 
 }  // namespace grpo
 
-// CHECK(condition) or CHECK(condition, "format {}", value): throws InternalError in every build type.
-#define CHECK(condition, ...)                                                                  \
-  do {                                                                                         \
-    if (!(condition)) [[unlikely]]                                                             \
-      ::grpo::throw_check_failure(__FILE__, __LINE__, #condition,                              \
-                                  ::fmt::format("" __VA_ARGS__));                              \
+// CHECK(condition) or CHECK(condition, "format {}", value): throws InternalError in every build
+// type.
+#define CHECK(condition, ...)                                                                     \
+  do {                                                                                            \
+    if (!(condition)) [[unlikely]]                                                                \
+      ::grpo::throw_check_failure(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
   } while (false)

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "model/core/device_cuda.h"
+
 namespace grpo {
 
 Shape::Shape(std::initializer_list<int64_t> sizes) {
@@ -48,18 +50,25 @@ OwnedTensor::OwnedTensor(Allocator& allocator, const std::string& name, DType dt
           name, static_cast<size_t>(shape.num_elements()) * dtype_size_bytes(dtype))),
       view_(buffer_.data(), dtype, shape, allocator.device()) {}
 
-void fill_zero(const Tensor& tensor) {
-  CHECK(tensor.device().kind == DeviceKind::kCpu);
-  if (tensor.size_bytes() != 0) std::memset(tensor.raw(), 0, tensor.size_bytes());
+void fill_zero(const Tensor& tensor, Stream stream) {
+  if (tensor.size_bytes() == 0) return;
+  if (tensor.device().kind == DeviceKind::kCuda) {
+    cuda_fill_bytes(tensor.device(), tensor.raw(), 0, tensor.size_bytes(), stream);
+  } else {
+    std::memset(tensor.raw(), 0, tensor.size_bytes());
+  }
 }
 
-void copy_tensor(const Tensor& destination, const Tensor& source) {
-  CHECK(destination.dtype() == source.dtype() &&
-            destination.num_elements() == source.num_elements(),
-        "copy of {} {} into {} {}", dtype_name(source.dtype()), source.shape().to_string(),
-        dtype_name(destination.dtype()), destination.shape().to_string());
-  CHECK(destination.device().kind == DeviceKind::kCpu && source.device().kind == DeviceKind::kCpu);
-  if (source.size_bytes() != 0) {
+void copy_tensor(const Tensor& destination, const Tensor& source, Stream stream) {
+  CHECK(
+      destination.dtype() == source.dtype() && destination.num_elements() == source.num_elements(),
+      "copy of {} {} into {} {}", dtype_name(source.dtype()), source.shape().to_string(),
+      dtype_name(destination.dtype()), destination.shape().to_string());
+  if (source.size_bytes() == 0) return;
+  if (destination.device().kind == DeviceKind::kCuda || source.device().kind == DeviceKind::kCuda) {
+    cuda_copy_bytes(destination.raw(), destination.device(), source.raw(), source.device(),
+                    source.size_bytes(), stream);
+  } else {
     std::memmove(destination.raw(), source.raw(), source.size_bytes());
   }
 }

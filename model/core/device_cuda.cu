@@ -1,0 +1,143 @@
+#include <string>
+
+#include "model/core/cuda_check.h"
+#include "model/core/device_cuda.h"
+#include "model/core/errors.h"
+
+namespace grpo {
+
+namespace {
+
+// Never launched: the loader finds code for it exactly on the devices that this build has kernels
+// for.
+__global__ void probe_kernel() {}
+
+constexpr int kBuiltArchitectures[] = {__CUDA_ARCH_LIST__};  // 900 is compute capability 9.0
+
+std::string built_architectures() {
+  std::string text;
+  for (const int architecture : kBuiltArchitectures) {
+    text += fmt::format("{}{}.{}", text.empty() ? "" : ", ", architecture / 100,
+                        architecture / 10 % 10);
+  }
+  return text;
+}
+
+// CUDA's 12040 is 12.4.
+std::string version_name(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+[[noreturn]] void throw_without_devices(cudaError_t error) {
+  int driver = 0;
+  int runtime = 0;
+  CUDA_CHECK(cudaDriverGetVersion(&driver));
+  CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+  if (driver == 0) throw CudaError("no CUDA driver is installed on this machine");
+  if (error == cudaErrorInsufficientDriver) {
+    throw CudaError(
+        fmt::format("the driver of this machine knows CUDA up to {}, this build needs {}",
+                    version_name(driver), version_name(runtime)));
+  }
+  throw CudaError(
+      fmt::format("no CUDA device: {} ({})", cudaGetErrorName(error), cudaGetErrorString(error)));
+}
+
+void select(Device device) {
+  CHECK(device.kind == DeviceKind::kCuda, "{} is no CUDA device", device_name(device));
+  CUDA_CHECK(cudaSetDevice(device.index));
+}
+
+}  // namespace
+
+void throw_cuda_error(const char* file, int line, const char* call, cudaError_t error) {
+  throw CudaError(fmt::format("{}:{}: {} failed: {} ({})", file, line, call,
+                              cudaGetErrorName(error), cudaGetErrorString(error)));
+}
+
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();  // forget it: having no device is no failure of a later call
+    return 0;
+  }
+  return count;
+}
+
+void check_cuda_device(Device device) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    throw_without_devices(error);
+  }
+  if (device.kind != DeviceKind::kCuda || device.index < 0 || device.index >= count) {
+    throw CudaError(fmt::format("there is no {}: this machine has {} CUDA devices",
+                                device_name(device), count));
+  }
+  select(device);
+  cudaFuncAttributes attributes;
+  if (cudaFuncGetAttributes(&attributes, probe_kernel) != cudaSuccess) {
+    cudaGetLastError();
+    cudaDeviceProp properties;
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, device.index));
+    throw CudaError(
+        fmt::format("{} ({}) has compute capability {}.{}; this build holds kernels for {} "
+                    "(CMAKE_CUDA_ARCHITECTURES)",
+                    device_name(device), properties.name, properties.major, properties.minor,
+                    built_architectures()));
+  }
+}
+
+void* cuda_allocate(Device device, size_t size_bytes) {
+  select(device);
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, size_bytes == 0 ? 1 : size_bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // the caller reports it, with what it knows of owner and phase
+    return nullptr;
+  }
+  if (error != cudaSuccess) throw_cuda_error(__FILE__, __LINE__, "cudaMalloc", error);
+  try {
+    cuda_fill_bytes(device, data, 0, size_bytes, Stream::none());
+  } catch (...) {
+    cuda_free(device, data);
+    throw;
+  }
+  return data;
+}
+
+// Errors are dropped: one of an earlier kernel shows again at the next checked call.
+void cuda_free(Device device, void* data) noexcept {
+  cudaSetDevice(device.index);
+  cudaFree(data);
+}
+
+void cuda_fill_bytes(Device device, void* data, int byte, size_t size_bytes, Stream stream) {
+  if (size_bytes == 0) return;
+  select(device);
+  CUDA_CHECK(cudaMemsetAsync(data, byte, size_bytes, cuda_stream(stream)));
+}
+
+void cuda_copy_bytes(void* destination, Device destination_device, const void* source,
+                     Device source_device, size_t size_bytes, Stream stream) {
+  if (size_bytes == 0) return;
+  const bool to_device = destination_device.kind == DeviceKind::kCuda;
+  const bool from_device = source_device.kind == DeviceKind::kCuda;
+  select(to_device ? destination_device : source_device);
+  if (to_device && from_device && destination_device != source_device) {
+    CUDA_CHECK(cudaMemcpyPeerAsync(destination, destination_device.index, source,
+                                   source_device.index, size_bytes, cuda_stream(stream)));
+    return;
+  }
+  CUDA_CHECK(
+      cudaMemcpyAsync(destination, source, size_bytes, cudaMemcpyDefault, cuda_stream(stream)));
+  if (!to_device || !from_device) CUDA_CHECK(cudaStreamSynchronize(cuda_stream(stream)));
+}
+
+void cuda_synchronize(Device device, Stream stream) {
+  select(device);
+  CUDA_CHECK(cudaStreamSynchronize(cuda_stream(stream)));
+}
+
+}  // namespace grpo

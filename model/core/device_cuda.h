@@ -1,0 +1,40 @@
+// Memory and presence of CUDA devices, for code that does not see CUDA's headers. A build without
+// CUDA has no devices, and every other call throws CudaError. Thread-safe: each call selects its
+// device for the calling thread.
+//
+// A null stream is the device's default stream; all streams of this program wait for it and it for
+// them.
+#pragma once
+
+#include <cstddef>
+
+#include "model/core/device.h"
+
+namespace grpo {
+
+// 0 when this build has no CUDA or the machine has no driver or device that it can use;
+// check_cuda_device says why.
+int cuda_device_count();
+
+// Throws CudaError unless this build's kernels run on the device: no CUDA in this build, no driver,
+// a driver older than the CUDA runtime, no such device, or a compute capability this build holds no
+// code for.
+void check_cuda_device(Device device);
+
+// Zero-filled memory aligned to 256 bytes; null when the device has none left.
+void* cuda_allocate(Device device, size_t size_bytes);
+void cuda_free(Device device, void* data) noexcept;
+
+// Sets every byte, in stream order.
+void cuda_fill_bytes(Device device, void* data, int byte, size_t size_bytes, Stream stream);
+
+// Between two places of which at least one is a CUDA device, in order of the stream, which belongs
+// to that device (the destination's, if both are). Between devices the call returns before the copy
+// is done; with the CPU it returns after.
+void cuda_copy_bytes(void* destination, Device destination_device, const void* source,
+                     Device source_device, size_t size_bytes, Stream stream);
+
+// Waits for everything given to the stream; throws CudaError when a part of it failed.
+void cuda_synchronize(Device device, Stream stream);
+
+}  // namespace grpo

@@ -1,0 +1,34 @@
+// Stands in for device_cuda.cu in builds without CUDA.
+#include "model/core/device_cuda.h"
+#include "model/core/errors.h"
+
+namespace grpo {
+
+namespace {
+
+[[noreturn]] void throw_no_cuda(Device device) {
+  throw CudaError(
+      fmt::format("this build has no CUDA, wanted for {}; configure it with GRPO_CUDA=ON",
+                  device_name(device)));
+}
+
+}  // namespace
+
+int cuda_device_count() { return 0; }
+
+void check_cuda_device(Device device) { throw_no_cuda(device); }
+
+void* cuda_allocate(Device device, size_t) { throw_no_cuda(device); }
+
+void cuda_free(Device, void*) noexcept {}  // nothing was allocated
+
+void cuda_fill_bytes(Device device, void*, int, size_t, Stream) { throw_no_cuda(device); }
+
+void cuda_copy_bytes(void*, Device destination_device, const void*, Device source_device, size_t,
+                     Stream) {
+  throw_no_cuda(destination_device.kind == DeviceKind::kCuda ? destination_device : source_device);
+}
+
+void cuda_synchronize(Device device, Stream) { throw_no_cuda(device); }
+
+}  // namespace grpo

@@ -1,0 +1,125 @@
+// Memory of a CUDA device; skipped, with the reason, where there is none that this build can use.
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "model/core/device_cuda.h"
+#include "model/core/errors.h"
+#include "model/core/tensor.h"
+#include "model/core/workspace.h"
+
+namespace grpo {
+namespace {
+
+constexpr Device kCuda{DeviceKind::kCuda, 0};
+
+class CudaMemoryTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      check_cuda_device(kCuda);
+    } catch (const CudaError& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+
+  static std::vector<uint8_t> bytes_of(const Tensor& tensor) {
+    std::vector<uint8_t> bytes(tensor.size_bytes(), 0xAB);
+    copy_tensor(Tensor(bytes.data(), tensor.dtype(), tensor.shape(), Device::cpu()), tensor);
+    return bytes;
+  }
+
+  Allocator allocator_{kCuda};
+};
+
+TEST_F(CudaMemoryTest, StartsZeroAndIsCounted) {
+  {
+    const OwnedTensor tensor(allocator_, "weights", DType::kUint8, {1001});
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.view().raw()) % 256, 0u);
+    EXPECT_EQ(bytes_of(tensor), std::vector<uint8_t>(1001, 0));
+    EXPECT_EQ(allocator_.live_bytes(), 1001u);
+  }
+  EXPECT_EQ(allocator_.live_bytes(), 0u);
+  const OwnedTensor empty(allocator_, "empty", DType::kFloat32, {0, 3});
+  EXPECT_NE(empty.view().raw(), nullptr);
+  fill_zero(empty);
+}
+
+TEST_F(CudaMemoryTest, PoisonAndZeroFill) {
+  const OwnedTensor tensor(allocator_, "test", DType::kUint8, {100});
+  poison_memory(tensor.view().raw(), 100, kCuda);
+  EXPECT_EQ(bytes_of(tensor), std::vector<uint8_t>(100, 0xFF));
+  fill_zero(tensor.view().rows(1, 98));
+  const std::vector<uint8_t> bytes = bytes_of(tensor);
+  EXPECT_EQ(std::accumulate(bytes.begin(), bytes.end(), 0), 2 * 0xFF);
+  EXPECT_EQ(bytes[0], 0xFF);
+  EXPECT_EQ(bytes[99], 0xFF);
+}
+
+TEST_F(CudaMemoryTest, CopiesThereAcrossAndBack) {
+  std::vector<int32_t> sent(1000);
+  std::iota(sent.begin(), sent.end(), 5);
+  const OwnedTensor first(allocator_, "first", DType::kInt32, {1000});
+  const OwnedTensor second(allocator_, "second", DType::kInt32, {1000});
+  copy_tensor(first, Tensor(sent.data(), DType::kInt32, {1000}, Device::cpu()));
+  copy_tensor(second.view().rows(0, 999), first.view().rows(1, 999));
+  std::vector<int32_t> received(1000, -1);
+  copy_tensor(Tensor(received.data(), DType::kInt32, {1000}, Device::cpu()), second);
+  for (size_t i = 0; i < 999; ++i) ASSERT_EQ(received[i], sent[i + 1]) << i;
+  EXPECT_EQ(received[999], 0);
+}
+
+TEST_F(CudaMemoryTest, WorkspaceScratchIsPoisoned) {
+  allocator_.set_poison_scratch(true);
+  Workspace workspace(allocator_);
+  const Workspace::Scope scope(workspace);
+  EXPECT_EQ(bytes_of(workspace.take(DType::kUint8, {65})), std::vector<uint8_t>(65, 0xFF));
+}
+
+TEST_F(CudaMemoryTest, OutOfMemoryNamesPhaseOwnerAndSize) {
+  allocator_.set_phase("generation");
+  try {
+    allocator_.allocate("kv_cache", size_t{1} << 50);
+    FAIL() << "a device with a petabyte";
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    for (const char* part : {"'generation'", "kv_cache", "1125899906842624 bytes", "cuda:0"}) {
+      EXPECT_NE(message.find(part), std::string::npos) << message;
+    }
+  }
+  EXPECT_EQ(allocator_.live_bytes(), 0u);
+  EXPECT_NO_THROW(allocator_.allocate("small", 8));  // the failure is not seen again
+}
+
+TEST_F(CudaMemoryTest, DeviceThatIsNotThere) {
+  const Device missing{DeviceKind::kCuda, cuda_device_count()};
+  try {
+    check_cuda_device(missing);
+    FAIL() << "a device too many";
+  } catch (const CudaError& error) {
+    EXPECT_NE(std::string(error.what()).find("there is no " + device_name(missing)),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_THROW(check_cuda_device(Device::cpu()), CudaError);
+}
+
+// Runs everywhere: what holds where there is no device.
+TEST(CudaDeviceTest, WithoutDevicesTheReasonIsSaid) {
+  if (cuda_device_count() > 0) GTEST_SKIP() << "there are CUDA devices";
+  try {
+    check_cuda_device(kCuda);
+    FAIL() << "a device that is not there";
+  } catch (const CudaError& error) {
+    EXPECT_NE(std::string(error.what()).find("CUDA"), std::string::npos) << error.what();
+  }
+  Allocator allocator(kCuda);
+  EXPECT_THROW(allocator.allocate("weights", 8), CudaError);
+  EXPECT_THROW(fill_zero(Tensor(nullptr, DType::kFloat32, {2}, kCuda)), CudaError);
+  EXPECT_EQ(allocator.live_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace grpo
