@@ -195,6 +195,21 @@ TEST_F(AttentionEdgeTest, ZeroRows) {
   attention_backward({q, keys, keys}, q, {q, q, lse}, none, kScale, ctx());
 }
 
+TEST_F(AttentionEdgeTest, RowsIgnoreTheKeysBehindThem) {
+  const PackedSequences sequences =
+      random_sequences(*this, DType::kFloat32, {45}, AttentionSizes{4, 2, 8});
+  const KvView view = packed_view(*this, sequences);
+  const Tensor clean = make(DType::kFloat32, sequences.q.shape());
+  attention_forward(clean, Tensor(), sequences.q, view, kScale, ctx());
+  for (const Tensor& behind : {sequences.keys.rows(40, 5), sequences.values.rows(40, 5)}) {
+    poison_memory(behind.raw(), behind.size_bytes(), Device::cpu());
+  }
+  const Tensor dirty = make(DType::kFloat32, sequences.q.shape());
+  attention_forward(dirty, Tensor(), sequences.q, view, kScale, ctx());
+  expect_same_bits(dirty.rows(0, 40), clean.rows(0, 40), "rows before the poison");
+  for (const double value : values_of(dirty.rows(40, 5))) ASSERT_TRUE(std::isnan(value));
+}
+
 TEST_F(AttentionEdgeTest, LargeScoresStayFinite) {
   const PackedSequences sequences =
       random_sequences(*this, DType::kFloat32, {70}, AttentionSizes{2, 1, 8});
