@@ -59,6 +59,10 @@ class Parser {
     app_.add_flag("--print-config-reference", print_reference_,
                   "print the table of all config keys (Markdown)")
         ->disable_flag_override();
+    app_.add_option("--resume", train_.resume,
+                    "go on from this checkpoint (or the newest in this folder); auto: from the run's newest, "
+                    "or start fresh")
+        ->type_name("DIR|auto");
     add_overrides(app_, train_.overrides);
     app_.require_subcommand(0, 1);
     add_score();
@@ -77,7 +81,7 @@ class Parser {
     }
     if (*score_app_ || *generate_app_) {
       if (!train_.config_path.empty() || train_.check_only || !train_.overrides.empty() ||
-          train_.num_local_ranks || print_reference_) {
+          train_.num_local_ranks || train_.resume || print_reference_) {
         throw ConfigError(fmt::format(
             "options of the training command stand before '{}'; allowed: grpo_train {} OPTIONS",
             *score_app_ ? "score" : "generate", *score_app_ ? "score" : "generate"));

@@ -1,6 +1,8 @@
 #include "app/run_files.h"
 
+#include <charconv>
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "model/core/errors.h"
@@ -19,18 +21,32 @@ std::string json_number(double value) {
   return fmt::format("{}", value);
 }
 
-void remove_earlier_run(const std::filesystem::path& log_dir) {
-  for (const char* name : {"metrics.jsonl", "metrics.json", "config.yaml"}) {
-    std::filesystem::remove(log_dir / name);
-  }
+// The step of samples/step_N.jsonl; nullopt for other names.
+std::optional<int64_t> sample_step(const std::string& name) {
+  int64_t step = 0;
+  if (!name.starts_with("step_")) return std::nullopt;
+  const char* const end = name.data() + name.size();
+  const auto [rest, error] = std::from_chars(name.data() + 5, end, step);
+  const bool matches = error == std::errc() && std::string_view(rest, end) == ".jsonl";
+  return matches ? std::optional(step) : std::nullopt;
+}
+
+void remove_samples_after(const std::filesystem::path& log_dir, int64_t last_step) {
   const std::filesystem::path samples = log_dir / "samples";
   if (!std::filesystem::is_directory(samples)) return;
   std::vector<std::filesystem::path> old;
   for (const auto& entry : std::filesystem::directory_iterator(samples)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("step_") && name.ends_with(".jsonl")) old.push_back(entry.path());
+    const std::optional<int64_t> step = sample_step(entry.path().filename().string());
+    if (step && *step > last_step) old.push_back(entry.path());
   }
   for (const std::filesystem::path& path : old) std::filesystem::remove(path);
+}
+
+void remove_earlier_run(const std::filesystem::path& log_dir) {
+  for (const char* name : {"metrics.jsonl", "metrics.json", "config.yaml"}) {
+    std::filesystem::remove(log_dir / name);
+  }
+  remove_samples_after(log_dir, -1);
 }
 
 }  // namespace
@@ -39,22 +55,59 @@ void refuse_used_log_dir(const std::filesystem::path& log_dir, bool overwrite) {
   std::error_code ignored;
   if (!overwrite && std::filesystem::exists(log_dir / "metrics.jsonl", ignored)) {
     throw ConfigError(fmt::format(
-        "logger.log_dir {} holds the metrics.jsonl of an earlier run; allowed: another folder, or "
-        "logger.overwrite=true to replace that run's files",
+        "logger.log_dir {} holds the metrics.jsonl of an earlier run; allowed: another folder, --resume auto to go "
+        "on from its checkpoints, or logger.overwrite=true to replace that run's files",
         log_dir.string()));
   }
 }
 
-RunFiles::RunFiles(std::filesystem::path log_dir, bool overwrite) : log_dir_(std::move(log_dir)) {
-  refuse_used_log_dir(log_dir_, overwrite);
+RunFiles::RunFiles(std::filesystem::path log_dir, const EarlierRun& earlier)
+    : log_dir_(std::move(log_dir)) {
+  refuse_used_log_dir(log_dir_, earlier.overwrite || earlier.continue_after.has_value());
   try {
     std::filesystem::create_directories(log_dir_ / "samples");
-    remove_earlier_run(log_dir_);
+    if (earlier.continue_after) {
+      keep_steps(*earlier.continue_after);
+    } else {
+      remove_earlier_run(log_dir_);
+    }
   } catch (const std::filesystem::filesystem_error& error) {
     throw ConfigError(fmt::format("logger.log_dir {}: {}: {}", log_dir_.string(),
                                   error.path1().string(), error.code().message()));
   }
   metrics_lines_.emplace(log_dir_ / "metrics.jsonl");
+}
+
+void RunFiles::keep_steps(int64_t last_step) {
+  const std::filesystem::path path = log_dir_ / "metrics.jsonl";
+  std::string kept;
+  std::ifstream file(path);
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line); ++number) {
+    try {
+      const auto metrics = nlohmann::ordered_json::parse(line);
+      const auto step = metrics.at("step").get<int64_t>();
+      if (step > last_step) continue;
+      kept += line + "\n";
+      for (const auto& [name, value] : metrics.items()) {
+        if (name == "step") continue;
+        add_to_series(step, name,
+                      value.is_number() ? json_number(value.get<double>()) : value.dump());
+      }
+    } catch (const nlohmann::json::exception&) {
+      // A run that died may leave half of its last line; anything before it is damage.
+      if (file.peek() == std::ifstream::traits_type::eof()) continue;
+      throw DataError(fmt::format("{}:{}: not a line of metrics", path.string(), number));
+    }
+  }
+  remove_samples_after(log_dir_, last_step);
+  write_whole_file(path, kept);
+}
+
+void RunFiles::add_to_series(int64_t step, const std::string& name, const std::string& number) {
+  const auto [series, is_new] = series_.try_emplace(name);
+  if (is_new) names_.push_back(name);
+  series->second += fmt::format("{}\"{}\": {}", is_new ? "" : ", ", step, number);
 }
 
 void RunFiles::write_config(const std::string& yaml) const {
@@ -66,9 +119,7 @@ void RunFiles::write_step(int64_t step, const rl::MetricSet& metrics) {
   for (const auto& [name, value] : metrics.values()) {
     const std::string number = json_number(value);
     line += fmt::format(", {}: {}", json_string(name), number);
-    const auto [series, is_new] = series_.try_emplace(name);
-    if (is_new) names_.push_back(name);
-    series->second += fmt::format("{}\"{}\": {}", is_new ? "" : ", ", step, number);
+    add_to_series(step, name, number);
   }
   metrics_lines_->write_line(line + "}");
   write_whole_file(log_dir_ / "metrics.json", metrics_json());

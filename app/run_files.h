@@ -22,11 +22,17 @@ namespace grpo::app {
 // set.
 void refuse_used_log_dir(const std::filesystem::path& log_dir, bool overwrite);
 
+// What becomes of an earlier run's files in the folder.
+struct EarlierRun {
+  bool overwrite = false;                // remove them
+  std::optional<int64_t> continue_after; // keep the steps up to this one and append (a resumed run)
+};
+
 class RunFiles {
  public:
-  // Makes the folder and removes an earlier run's files when `overwrite` is set. Throws ConfigError
-  // as above and for a folder that cannot be made.
-  RunFiles(std::filesystem::path log_dir, bool overwrite);
+  // Makes the folder. Throws ConfigError as above and for a folder that cannot be made; DataError (file, line) when the
+  // run to continue left lines that are no metrics.
+  RunFiles(std::filesystem::path log_dir, const EarlierRun& earlier);
 
   // All throw DataError naming the file that cannot be written.
   void write_config(const std::string& yaml) const;
@@ -37,6 +43,8 @@ class RunFiles {
 
  private:
   std::string metrics_json() const;
+  void keep_steps(int64_t last_step);
+  void add_to_series(int64_t step, const std::string& name, const std::string& number);
 
   std::filesystem::path log_dir_;
   std::optional<LineFile> metrics_lines_;

@@ -9,7 +9,9 @@
 #include "app/run_log.h"
 #include "app/yaml_config_reader.h"
 #include "model/core/errors.h"
+#include "parallel/checkpoint.h"
 #include "parallel/mesh.h"
+#include "rl/checkpointing.h"
 #include "rl/trainer.h"
 
 namespace grpo::app {
@@ -62,27 +64,55 @@ std::string ending(const rl::RunOutcome& outcome, const rl::RunConfig& config) {
   return fmt::format("done: {}", done);
 }
 
+// Where a run starts: a checkpoint and its step, or fresh.
+struct Start {
+  std::optional<std::filesystem::path> checkpoint;
+  EarlierRun earlier;
+  std::string message;
+};
+
+Start find_start(const std::optional<std::string>& resume, const rl::RunConfig& config) {
+  Start start{.checkpoint = std::nullopt,
+              .earlier = {.overwrite = config.logger.overwrite, .continue_after = std::nullopt},
+              .message = {}};
+  if (!resume) return start;
+  const std::filesystem::path parent =
+      rl::checkpoint_parent(config.checkpointing, config.logger.log_dir);
+  start.checkpoint = rl::find_checkpoint(*resume, parent);
+  if (!start.checkpoint) {
+    start.earlier.continue_after = -1;
+    start.message = fmt::format("--resume auto: no finished checkpoint in {}, starting fresh",
+                                parent.string());
+    return start;
+  }
+  const int64_t step = parallel::read_manifest(*start.checkpoint).step;
+  start.earlier.continue_after = step;
+  start.message = fmt::format("resuming from step {} ({})", step, start.checkpoint->string());
+  return start;
+}
+
 // World rank 0: files and console around the trainer.
-ExitCode train_on_first_rank(const rl::RunConfig& config, RankContext& context) {
-  RunFiles files(config.logger.log_dir, config.logger.overwrite);
+ExitCode train_on_first_rank(const rl::RunConfig& config, const Start& start, RankContext& context) {
+  RunFiles files(config.logger.log_dir, start.earlier);
   files.write_config(config_to_yaml(config));
   Console console(std::cout, isatty(STDOUT_FILENO) == 1);
   const int world_size = context.world.size();
   console.message(fmt::format("layout of {} rank{}:\n{}{}", world_size, world_size == 1 ? "" : "s",
                               mesh_of(config).to_string(),
                               rl::batch_arithmetic(config, world_size)));
+  if (!start.message.empty()) console.message(start.message);
   RunLog log(files, console, config.grpo.max_num_steps, config.logger.num_samples_to_print);
-  rl::Trainer trainer(config, context.world, log);
-  const rl::RunOutcome outcome = trainer.run(context.stop_requested);
+  rl::Trainer trainer(config, context.world, log, context.stop_requested, start.checkpoint);
+  const rl::RunOutcome outcome = trainer.run();
   console.gate_summary(outcome.gates);
   console.message(ending(outcome, config));
   return outcome.exit_code;
 }
 
-ExitCode train_on_other_rank(const rl::RunConfig& config, RankContext& context) {
+ExitCode train_on_other_rank(const rl::RunConfig& config, const Start& start, RankContext& context) {
   SilentObserver silent;
-  rl::Trainer trainer(config, context.world, silent);
-  return trainer.run(context.stop_requested).exit_code;
+  rl::Trainer trainer(config, context.world, silent, context.stop_requested, start.checkpoint);
+  return trainer.run().exit_code;
 }
 
 }  // namespace
@@ -97,13 +127,14 @@ int run_train(const TrainOptions& options) {
     if (is_first) print_check(config, plan.world_size);
     return static_cast<int>(ExitCode::kDone);
   }
+  const Start start = find_start(options.resume, config);
   if (!plan.environment) {
-    refuse_used_log_dir(config.logger.log_dir, config.logger.overwrite);
+    refuse_used_log_dir(config.logger.log_dir, config.logger.overwrite || options.resume.has_value());
     announce_local_ranks(options, config, plan.world_size);
   }
   return run_ranks(plan, [&](RankContext& context) {
-    return context.world.rank() == 0 ? train_on_first_rank(config, context)
-                                     : train_on_other_rank(config, context);
+    return context.world.rank() == 0 ? train_on_first_rank(config, start, context)
+                                     : train_on_other_rank(config, start, context);
   });
 }
 

@@ -35,6 +35,15 @@ void Optimizer::reload_masters(OpContext& ctx) {
   }
 }
 
+std::vector<parallel::StateArray> Optimizer::state_arrays() const {
+  std::vector<parallel::StateArray> arrays{{.prefix = "master", .values = master_}};
+  if (!m_.is_empty()) {
+    arrays.push_back({.prefix = "m", .values = m_});
+    arrays.push_back({.prefix = "v", .values = v_});
+  }
+  return arrays;
+}
+
 double Optimizer::gradient_norm(OpContext& ctx) const {
   double own = 0;
   for (const parallel::OwnedSpan& span : store_.owned_spans()) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/ops/op_context.h"
+#include "parallel/checkpoint.h"
 #include "parallel/sharded_parameter_store.h"
 #include "rl/run_config.h"
 
@@ -29,6 +30,9 @@ class Optimizer {
   void reload_masters(OpContext& ctx);
 
   int64_t num_steps() const { return num_steps_; }
+  // For checkpoints: masters and moments, and the step count that belongs to them.
+  std::vector<parallel::StateArray> state_arrays() const;
+  void set_num_steps(int64_t num_steps) { num_steps_ = num_steps; }
 
  private:
   Tensor state(const OwnedTensor& all, const parallel::OwnedSpan& span) const;

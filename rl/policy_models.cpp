@@ -81,6 +81,16 @@ void PolicyModels::take_reference() {
                                                     transformer_options_, allocator_);
 }
 
+void PolicyModels::add_to(parallel::CheckpointContent& content) const {
+  parallel::add_weights(content, "weights", policy_store_);
+  if (reference_store_ != nullptr) parallel::add_weights(content, "reference", *reference_store_);
+}
+
+void PolicyModels::mark_weights_changed() {
+  policy_store_.mark_weights_changed();
+  if (reference_store_ != nullptr) reference_store_->mark_weights_changed();
+}
+
 model::Transformer& PolicyModels::reference() {
   CHECK(reference_ != nullptr, "no reference was taken");
   return *reference_;

@@ -7,6 +7,7 @@
 
 #include "generation/engine.h"
 #include "model/transformer.h"
+#include "parallel/checkpoint.h"
 #include "parallel/refit.h"
 #include "parallel/sharded_parameter_store.h"
 #include "parallel/world.h"
@@ -22,10 +23,14 @@ class PolicyModels {
   PolicyModels(const RunConfig& config, const ModelSource& source, parallel::World& world,
                Allocator& allocator);
 
+  // What a checkpoint holds of the models: the policy's weights, and the reference's once there is one.
+  void add_to(parallel::CheckpointContent& content) const;
   // Freezes the policy's present weights as the reference.
   void take_reference();
   // Policy into the generation model; throws InternalError when the fingerprints differ.
   parallel::RefitReport refit();
+  // After weights were written from outside.
+  void mark_weights_changed();
 
   parallel::ShardedParameterStore& policy_store() { return policy_store_; }
   parallel::ShardedParameterStore& generation_store() { return generation_store_; }

@@ -180,6 +180,7 @@ void RunConfig::visit(ConfigVisitor& visitor) {
   visit_section(visitor, "data", "prompts", data);
   visit_section(visitor, "env", "rewards", env);
   visit_section(visitor, "warm_start", "supervised steps before the first rollout", warm_start);
+  visit_section(visitor, "checkpointing", "saving and resuming", checkpointing);
   visit_section(visitor, "logger", "files and console", logger);
   visit_section(visitor, "parallel", "the mesh", parallel);
   visit_section(visitor, "numerics", "exactness", numerics);

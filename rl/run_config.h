@@ -10,6 +10,7 @@
 #include "generation/generation_config.h"
 #include "model/core/config_visitor.h"
 #include "parallel/parallel_config.h"
+#include "rl/checkpointing.h"
 #include "rl/gates.h"
 #include "rl/loss.h"
 #include "rl/lr_schedule.h"
@@ -140,6 +141,7 @@ struct RunConfig {
   DataConfig data;
   EnvConfig env;
   WarmStartConfig warm_start;
+  CheckpointingConfig checkpointing;
   LoggerConfig logger;
   parallel::ParallelConfig parallel;
   NumericsConfig numerics;

@@ -4,8 +4,10 @@
 #include <optional>
 #include <utility>
 
+#include "parallel/checkpoint.h"
 #include "parallel/host_collectives.h"
 #include "rl/advantage.h"
+#include "rl/checkpointing.h"
 #include "rl/model_source.h"
 #include "rl/optimizer.h"
 #include "rl/policy_models.h"
@@ -60,10 +62,15 @@ parallel::GtpCounters operator-(const parallel::GtpCounters& a, const parallel::
 }  // namespace
 
 struct Trainer::Impl {
-  Impl(const RunConfig& run_config, parallel::World& run_world, RunObserver& run_observer);
+  Impl(const RunConfig& run_config, parallel::World& run_world, RunObserver& run_observer,
+       const std::atomic<bool>& run_stop_requested, const std::optional<std::filesystem::path>& resume_from);
 
-  void set_up_models();
+  void set_up_models(const std::optional<std::filesystem::path>& resume_from);
   void set_up_policy(const ModelSource& source);
+  void run_warm_start();
+  parallel::CheckpointContent checkpoint_content() const;
+  void resume(const std::filesystem::path& folder);
+  void save(int64_t step);
   void report_setup();
   StepRecord run_step(int64_t step);
   void roll_out(int64_t step, StepRecord& record);
@@ -84,6 +91,7 @@ struct Trainer::Impl {
   RunConfig config;
   parallel::World& world;
   RunObserver& observer;
+  const std::atomic<bool>& stop_requested;
   Allocator allocator{Device::cpu()};
   Workspace workspace{allocator};
   OpContext ctx{Device::cpu(), Stream::none(), workspace};
@@ -94,16 +102,20 @@ struct Trainer::Impl {
   std::vector<int32_t> stops;
   std::unique_ptr<PolicyModels> models;
   std::unique_ptr<Optimizer> optimizer;
+  RunState state;
+  std::optional<int64_t> saved_step;
   double setup_seconds = 0;
   double model_seconds = 0;
   double warm_start_seconds = 0;
 };
 
 Trainer::Impl::Impl(const RunConfig& run_config, parallel::World& run_world,
-                    RunObserver& run_observer)
+                    RunObserver& run_observer, const std::atomic<bool>& run_stop_requested,
+                    const std::optional<std::filesystem::path>& resume_from)
     : config(run_config),
       world(run_world),
       observer(run_observer),
+      stop_requested(run_stop_requested),
       tokenizer(model::load_tokenizer(config.policy.tokenizer.name)),
       rewards(config.env.rewards),
       gates(config.gates, known_metric_names(config)) {
@@ -116,29 +128,74 @@ Trainer::Impl::Impl(const RunConfig& run_config, parallel::World& run_world,
     data.max_input_seq_length = longest_prompt;
   }
   dataset.emplace(data, *tokenizer);
-  set_up_models();
+  state.seed = config.grpo.seed;
+  set_up_models(resume_from);
 }
 
-void Trainer::Impl::set_up_models() {
+void Trainer::Impl::set_up_models(const std::optional<std::filesystem::path>& resume_from) {
   {
     const Stopwatch watch(model_seconds);
     const ModelSource source = open_model(config.policy, *tokenizer);
     stops = stop_tokens(config.policy.generation, source.config, *tokenizer);
     set_up_policy(source);
   }
-  if (config.warm_start.num_steps > 0) {
-    const Stopwatch watch(warm_start_seconds);
-    if (stops.empty()) {
-      throw ConfigError(
-          "warm_start.num_steps is above 0, but neither the model, the tokenizer nor "
-          "policy.generation.stop_token_ids gives an end token to learn");
-    }
-    enter("warm_start", 0);
-    warm_start(config, *dataset, stops.front(), models->policy(), models->policy_store(),
-               reports() ? &observer : nullptr, ctx);
-  }
+  if (config.warm_start.num_steps > 0 && !resume_from) run_warm_start();
   if (needs_reference()) models->take_reference();
   optimizer = std::make_unique<Optimizer>(config.policy.optimizer, models->policy_store(), allocator);
+  if (resume_from) resume(*resume_from);
+}
+
+void Trainer::Impl::run_warm_start() {
+  const Stopwatch watch(warm_start_seconds);
+  if (stops.empty()) {
+    throw ConfigError(
+        "warm_start.num_steps is above 0, but neither the model, the tokenizer nor "
+        "policy.generation.stop_token_ids gives an end token to learn");
+  }
+  enter("warm_start", 0);
+  warm_start(config, *dataset, stops.front(), models->policy(), models->policy_store(),
+             reports() ? &observer : nullptr, stop_requested, ctx);
+}
+
+parallel::CheckpointContent Trainer::Impl::checkpoint_content() const {
+  parallel::CheckpointContent content;
+  models->add_to(content);
+  parallel::add_owned_state(content, models->policy_store(), optimizer->state_arrays());
+  parallel::sort_content(content);
+  return content;
+}
+
+void Trainer::Impl::resume(const std::filesystem::path& folder) {
+  enter("resume", 0);
+  const parallel::CheckpointManifest manifest = parallel::read_manifest(folder);
+  state = RunState::from_json(manifest.state_json, (folder / "manifest.json").string());
+  if (state.seed != config.grpo.seed) {
+    throw ConfigError(fmt::format("grpo.seed is {}, the checkpoint {} was made with {}; allowed: {}",
+                                  config.grpo.seed, folder.string(), state.seed, state.seed));
+  }
+  parallel::load_checkpoint(folder, checkpoint_content());
+  models->mark_weights_changed();
+  models->refit();
+  optimizer->set_num_steps(state.optimizer_steps);
+  gates.restore(state.gates_json);
+  saved_step = state.step;
+}
+
+void Trainer::Impl::save(int64_t step) {
+  if (!config.checkpointing.enabled || saved_step == step) return;
+  enter("checkpointing", step);
+  // The generation model takes the saved weights now, in a run that goes on as in one that resumes, so that both count
+  // the same changed elements in the next step.
+  state.pending_changed_elements = models->refit().changed_elements;
+  state.step = step;
+  state.optimizer_steps = optimizer->num_steps();
+  state.gates_json = gates.state_json();
+  const std::filesystem::path parent = checkpoint_parent(config.checkpointing, config.logger.log_dir);
+  Communicator& everyone = models->groups().world.communicator();
+  parallel::save_checkpoint(parent / fmt::format("step_{}", step), checkpoint_content(),
+                            {.step = step, .state_json = state.to_json()}, everyone);
+  if (reports()) remove_old_checkpoints(parent, config.checkpointing.keep_last);
+  saved_step = step;
 }
 
 void Trainer::Impl::set_up_policy(const ModelSource& source) {
@@ -183,16 +240,18 @@ void Trainer::Impl::roll_out(int64_t step, StepRecord& record) {
     const Stopwatch watch(record.times.prepare_for_generation);
     enter("refit", step);
     record.refit = models->refit();
+    record.refit.changed_elements += std::exchange(state.pending_changed_elements, 0);
     record.times.transfer_and_update_weights = record.refit.seconds;
   }
   enter("generation", step);
   RolloutPlan plan{.prompts = {},
-                   .first_draw_index = (step - 1) * config.grpo.num_prompts_per_step,
+                   .first_draw_index = state.next_draw_index,
                    .num_samples = config.grpo.num_generations_per_prompt};
   for (int64_t i = 0; i < config.grpo.num_prompts_per_step; ++i) {
     plan.prompts.push_back(&dataset->at_position(plan.first_draw_index + i,
                                                  static_cast<uint64_t>(config.grpo.seed)));
   }
+  state.next_draw_index += config.grpo.num_prompts_per_step;
   Rollout rollout(models->engine(), *tokenizer, rewards,
                   models->generation_store().groups().world.communicator());
   Rollout::Times times{};
@@ -303,7 +362,7 @@ StepRecord Trainer::Impl::run_step(int64_t step) {
 }
 
 void Trainer::Impl::report_setup() {
-  if (!reports()) return;
+  if (!reports() || state.step > 0) return;
   MetricSet metrics;
   metrics.set("timing/setup/total_setup_time", setup_seconds);
   metrics.set("timing/setup/policy_init", model_seconds);
@@ -328,19 +387,23 @@ void Trainer::Impl::report(int64_t step, const StepRecord& record, const MetricS
   }
 }
 
-Trainer::Trainer(const RunConfig& config, parallel::World& world, RunObserver& observer)
-    : impl_(std::make_unique<Impl>(config, world, observer)) {}
+Trainer::Trainer(const RunConfig& config, parallel::World& world, RunObserver& observer,
+                 const std::atomic<bool>& stop_requested,
+                 const std::optional<std::filesystem::path>& resume_from)
+    : impl_(std::make_unique<Impl>(config, world, observer, stop_requested, resume_from)) {}
 
 Trainer::~Trainer() = default;
 
-RunOutcome Trainer::run(const std::atomic<bool>& stop_requested) {
+RunOutcome Trainer::run() {
   Impl& impl = *impl_;
   Communicator& everyone = impl.models->groups().world.communicator();
   impl.report_setup();
-  RunOutcome outcome{.exit_code = ExitCode::kDone, .num_steps = 0, .gates = {}};
-  for (int64_t step = 1; step <= impl.config.grpo.max_num_steps; ++step) {
-    if (parallel::any_rank(everyone, stop_requested.load())) {
-      outcome.exit_code = ExitCode::kOther;
+  RunOutcome outcome{.exit_code = ExitCode::kDone, .num_steps = impl.state.step, .gates = {}};
+  for (int64_t step = impl.state.step + 1; step <= impl.config.grpo.max_num_steps; ++step) {
+    if (parallel::any_rank(everyone, impl.stop_requested.load())) {
+      const bool saves = impl.config.checkpointing.enabled && outcome.num_steps > 0;
+      if (saves) impl.save(outcome.num_steps);
+      outcome.exit_code = saves ? ExitCode::kSavedAfterSignal : ExitCode::kOther;
       break;
     }
     const StepRecord record = impl.run_step(step);
@@ -358,10 +421,13 @@ RunOutcome Trainer::run(const std::atomic<bool>& stop_requested) {
         stops = stops || impl.gates.gates()[trip.gate].action == "stop";
       }
     }
-    if (parallel::any_rank(everyone, stops)) break;
+    const bool ends = parallel::any_rank(everyone, stops) || step == impl.config.grpo.max_num_steps;
+    if (ends || step % impl.config.checkpointing.save_period == 0) impl.save(step);
+    if (ends) break;
   }
   outcome.gates = impl.gates.summary();
-  if (parallel::any_rank(everyone, impl.gates.failed())) outcome.exit_code = ExitCode::kGate;
+  const bool is_interrupted = outcome.exit_code != ExitCode::kDone;
+  if (parallel::any_rank(everyone, impl.gates.failed()) && !is_interrupted) outcome.exit_code = ExitCode::kGate;
   return outcome;
 }
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -28,12 +30,17 @@ struct RunOutcome {
 // peers, NonFiniteError for loss, gradients and weights.
 class Trainer {
  public:
-  // `config` is resolved for the world's size.
-  Trainer(const RunConfig& config, parallel::World& world, RunObserver& observer);
+  // `config` is resolved for the world's size. With `resume_from`, a checkpoint saved at any layout, the run goes on
+  // where that one stood.
+  // When `stop_requested` becomes true on any rank, all ranks end at the next step boundary, with a checkpoint where
+  // checkpointing is on (a warm start ends early and saves nothing).
+  Trainer(const RunConfig& config, parallel::World& world, RunObserver& observer,
+          const std::atomic<bool>& stop_requested,
+          const std::optional<std::filesystem::path>& resume_from);
   ~Trainer();
 
-  // Runs all steps. When `stop_requested` becomes true on any rank, all ranks end at the next step boundary.
-  RunOutcome run(const std::atomic<bool>& stop_requested);
+  // Runs all steps.
+  RunOutcome run();
 
  private:
   struct Impl;

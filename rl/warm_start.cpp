@@ -67,13 +67,14 @@ double train_share(const std::vector<SupervisedExample>& examples,
 
 double warm_start(const RunConfig& config, const PromptDataset& dataset, int32_t end_token,
                   model::Transformer& policy, parallel::ShardedParameterStore& store,
-                  RunObserver* observer, OpContext& ctx) {
+                  RunObserver* observer, const std::atomic<bool>& stop_requested, OpContext& ctx) {
   Optimizer optimizer(config.policy.optimizer, store, ctx.workspace.allocator());
   const parallel::AxisGroup& data = store.groups().data;
   const int64_t num_steps = config.warm_start.num_steps;
   const int64_t report_every = std::max<int64_t>(1, num_steps / 5);
   double loss = 0;
   for (int64_t step = 0; step < num_steps; ++step) {
+    if (parallel::any_rank(data.communicator(), stop_requested.load())) break;
     const std::vector<SupervisedExample> examples = draw_examples(config, dataset, end_token, step);
     std::vector<int64_t> lengths;
     double num_targets = 0;

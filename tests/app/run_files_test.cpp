@@ -22,7 +22,7 @@ rl::MetricSet metrics_of(const std::vector<std::pair<std::string, double>>& valu
 
 TEST(RunFiles, MetricsAreALineAStepAndASeriesAMetric) {
   const ScratchFolder folder;
-  RunFiles files(folder.path() + "/a/b", false);
+  RunFiles files(folder.path() + "/a/b", {});
   files.write_step(0, metrics_of({{"timing/setup/total", 0.5}}));
   files.write_step(1,
                    metrics_of({{"train/loss", 0.1 + 0.2}, {"train/token_mult_prob_error", 1.0}}));
@@ -44,7 +44,7 @@ TEST(RunFiles, MetricsAreALineAStepAndASeriesAMetric) {
 
 TEST(RunFiles, NonFiniteNumbersStayVisibleInValidJson) {
   const ScratchFolder folder;
-  RunFiles files(folder.path(), false);
+  RunFiles files(folder.path(), {});
   const double inf = std::numeric_limits<double>::infinity();
   files.write_step(
       1, metrics_of({{"a", std::nan("")}, {"b", inf}, {"c", -inf}, {"odd \"name\"", 5e-324}}));
@@ -58,7 +58,7 @@ TEST(RunFiles, NonFiniteNumbersStayVisibleInValidJson) {
 
 TEST(RunFiles, SamplesOfEachStepHaveTheirFile) {
   const ScratchFolder folder;
-  RunFiles files(folder.path(), false);
+  RunFiles files(folder.path(), {});
   files.write_sample(1, "{\"a\":1}");
   files.write_sample(1, "{\"a\":2}");
   files.write_sample(2, "{\"a\":3}");
@@ -69,21 +69,21 @@ TEST(RunFiles, SamplesOfEachStepHaveTheirFile) {
 TEST(RunFiles, AnEarlierRunIsKeptUnlessOverwriteIsSet) {
   const ScratchFolder folder;
   {
-    RunFiles files(folder.path(), false);
+    RunFiles files(folder.path(), {});
     files.write_config("grpo: {}\n");
     files.write_step(1, metrics_of({{"a", 1}}));
     files.write_sample(7, "{}");
   }
   folder.write("samples/mine.txt", "kept");
   try {
-    RunFiles again(folder.path(), false);
+    RunFiles again(folder.path(), {});
     FAIL() << "a used log_dir was taken";
   } catch (const ConfigError& error) {
     EXPECT_NE(std::string(error.what()).find(folder.path()), std::string::npos);
     EXPECT_NE(std::string(error.what()).find("logger.overwrite=true"), std::string::npos);
   }
   EXPECT_EQ(folder.read("metrics.jsonl"), "{\"step\": 1, \"a\": 1}\n");
-  RunFiles again(folder.path(), true);
+  RunFiles again(folder.path(), {.overwrite = true, .continue_after = std::nullopt});
   again.write_step(1, metrics_of({{"a", 2}}));
   EXPECT_EQ(folder.read("metrics.jsonl"), "{\"step\": 1, \"a\": 2}\n");
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/samples/step_7.jsonl"));
@@ -95,7 +95,7 @@ TEST(RunFiles, AFolderThatCannotBeMadeIsAConfigError) {
   const ScratchFolder folder;
   folder.write("file", "");
   try {
-    RunFiles files(folder.path() + "/file/run", false);
+    RunFiles files(folder.path() + "/file/run", {});
     FAIL() << "a folder inside a file";
   } catch (const ConfigError& error) {
     EXPECT_NE(std::string(error.what()).find("logger.log_dir"), std::string::npos);
@@ -123,6 +123,45 @@ TEST(TextFile, AWholeFileThatCannotBeWrittenLeavesTheOldOne) {
   write_whole_file(path, "new");
   EXPECT_EQ(folder.read("metrics.json"), "new");
   EXPECT_THROW(write_whole_file(folder.path() + "/none/x", "new"), DataError);
+}
+
+// A resumed run keeps the steps up to its checkpoint and appends; half a last line is what a killed run leaves.
+TEST(RunFiles, ContinuesAnEarlierRun) {
+  const ScratchFolder folder;
+  rl::MetricSet metrics;
+  metrics.set("train/loss", 0.1);
+  metrics.set("train/odd", std::numeric_limits<double>::quiet_NaN());
+  std::string before;
+  {
+    RunFiles files(folder.path(), {});
+    for (int64_t step = 0; step <= 2; ++step) files.write_step(step, metrics);
+    before = folder.read("metrics.json");
+    files.write_step(3, metrics);
+    for (int64_t step = 1; step <= 3; ++step) files.write_sample(step, "{}");
+  }
+  folder.append("metrics.jsonl", "{\"step\": 4, \"tra");
+  RunFiles files(folder.path(), {.overwrite = false, .continue_after = 2});
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/samples/step_3.jsonl"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/samples/step_2.jsonl"));
+  files.write_step(3, metrics);
+  EXPECT_EQ(folder.read("metrics.jsonl"),
+            "{\"step\": 0, \"train/loss\": 0.1, \"train/odd\": \"nan\"}\n"
+            "{\"step\": 1, \"train/loss\": 0.1, \"train/odd\": \"nan\"}\n"
+            "{\"step\": 2, \"train/loss\": 0.1, \"train/odd\": \"nan\"}\n"
+            "{\"step\": 3, \"train/loss\": 0.1, \"train/odd\": \"nan\"}\n");
+  EXPECT_NE(folder.read("metrics.json"), before);
+  EXPECT_NE(folder.read("metrics.json").find("\"2\": 0.1, \"3\": 0.1}"), std::string::npos);
+}
+
+TEST(RunFiles, DamagedMetricsAreNotContinued) {
+  const ScratchFolder folder;
+  folder.append("metrics.jsonl", "{\"step\": 1}\nnonsense\n{\"step\": 2}\n");
+  try {
+    RunFiles files(folder.path(), {.overwrite = false, .continue_after = 2});
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("metrics.jsonl:2"), std::string::npos) << error.what();
+  }
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ TEST(RunLog, AStepGoesToTheFilesAndToAnAlignedBlock) {
   const ScratchFolder folder;
   std::ostringstream out;
   Console console(out, false);
-  RunFiles files(folder.path(), false);
+  RunFiles files(folder.path(), {});
   RunLog log(files, console, 10, 1);
   log.on_step(3, step_metrics());
   const std::vector<std::string> lines = lines_of(out);
@@ -53,7 +53,7 @@ TEST(RunLog, SetupIsWrittenButNotShownAsAStep) {
   const ScratchFolder folder;
   std::ostringstream out;
   Console console(out, false);
-  RunFiles files(folder.path(), false);
+  RunFiles files(folder.path(), {});
   RunLog log(files, console, 10, 1);
   rl::MetricSet setup;
   setup.set("timing/setup/total", 1);
@@ -66,7 +66,7 @@ TEST(RunLog, AllSamplesAreWrittenAndTheFirstOfEachStepShown) {
   const ScratchFolder folder;
   std::ostringstream out;
   Console console(out, false);
-  RunFiles files(folder.path(), false);
+  RunFiles files(folder.path(), {});
   RunLog log(files, console, 10, 2);
   for (int64_t step : {1, 2}) {
     for (int i = 0; i < 3; ++i) log.on_sample(step, "{\"i\":" + std::to_string(i) + "}");

@@ -36,6 +36,10 @@ class ScratchFolder {
     return file;
   }
 
+  void append(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ + "/" + name, std::ios::binary | std::ios::app) << text;
+  }
+
   std::string read(const std::string& name) const {
     std::ostringstream text;
     text << std::ifstream(path_ + "/" + name, std::ios::binary).rdbuf();

@@ -87,8 +87,9 @@ void write_trained_model(const std::filesystem::path& directory) {
     const rl::PromptDataset dataset(config.data.train, *tokenizer);
     const rl::ModelSource source = rl::open_model(config.policy, *tokenizer);
     rl::PolicyModels models(config, source, world, rank.allocator);
+    const std::atomic<bool> no_stop{false};
     rl::warm_start(config, dataset, source.config.eos_token_ids.front(), models.policy(),
-                   models.policy_store(), nullptr, rank.ctx);
+                   models.policy_store(), nullptr, no_stop, rank.ctx);
     model::write_model_config(source.config, directory);
     parallel::save_weights(models.policy_store(), directory, DType::kFloat32);
   });
@@ -109,7 +110,8 @@ rl::RunConfig trained_run_config() {
   return config;
 }
 
-RecordedRun run_training(rl::RunConfig config) {
+RecordedRun run_training(rl::RunConfig config,
+                         const std::optional<std::filesystem::path>& resume_from) {
   RecordedRun run;
   const int world_size = static_cast<int>(config.parallel.tensor * config.parallel.gtp_remat *
                                           std::max<int64_t>(config.parallel.data, 1));
@@ -118,8 +120,8 @@ RecordedRun run_training(rl::RunConfig config) {
   run_ranks(world_size, [&](parallel::World& world) {
     RecordedRun unheard;
     RecordingObserver observer(world.rank() == 0 ? run : unheard);
-    rl::Trainer trainer(config, world, observer);
-    const rl::RunOutcome outcome = trainer.run(no_stop);
+    rl::Trainer trainer(config, world, observer, no_stop, resume_from);
+    const rl::RunOutcome outcome = trainer.run();
     if (world.rank() == 0) run.exit_code = outcome.exit_code;
     CHECK(world.rank() == 0 || unheard.steps.empty(), "rank {} reported", world.rank());
   });

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct RecordedRun {
 };
 
 // Runs the trainer on gtp_remat x data thread ranks.
-RecordedRun run_training(rl::RunConfig config);
+RecordedRun run_training(rl::RunConfig config,
+                         const std::optional<std::filesystem::path>& resume_from = std::nullopt);
 
 }  // namespace grpo::testing

@@ -1,0 +1,49 @@
+// Checkpointing of a run: what is saved when, and how a run continues from it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "model/core/config_visitor.h"
+
+namespace grpo::rl {
+
+struct CheckpointingConfig {
+  bool enabled = false;
+  std::string checkpoint_dir;
+  int64_t save_period = 10;
+  int64_t keep_last = 0;
+
+  void visit(ConfigVisitor& visitor);
+  void validate(const ConfigVisitor& visitor) const;
+};
+
+// What a run needs to know besides tensors to go on as if it had not stopped.
+struct RunState {
+  int64_t step = 0;              // completed
+  int64_t next_draw_index = 0;   // prompts drawn so far; data position, epoch and sampling keys follow from it
+  int64_t optimizer_steps = 0;   // and with it the schedule's
+  int64_t seed = 0;
+  // Elements that the refit at saving time changed: they belong to the next step's refit/changed_elements.
+  int64_t pending_changed_elements = 0;
+  std::string gates_json = "[]";  // of GateKeeper
+
+  std::string to_json() const;
+  // Throws DataError that starts with `where`.
+  static RunState from_json(const std::string& text, const std::string& where);
+};
+
+// checkpoint_dir, or <log_dir>/checkpoints when that is empty.
+std::filesystem::path checkpoint_parent(const CheckpointingConfig& config, const std::string& log_dir);
+
+// What --resume names: "auto" is the newest finished checkpoint of `parent`, if there is one; otherwise a checkpoint's
+// folder, or a folder of checkpoints. Throws ConfigError when a named folder holds none.
+std::optional<std::filesystem::path> find_checkpoint(const std::string& resume,
+                                                     const std::filesystem::path& parent);
+
+// Removes all but the newest `keep_last` finished checkpoints; 0 keeps all.
+void remove_old_checkpoints(const std::filesystem::path& parent, int64_t keep_last);
+
+}  // namespace grpo::rl
