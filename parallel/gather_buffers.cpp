@@ -6,7 +6,11 @@ namespace grpo::parallel {
 
 Buffer GatherBuffers::take(size_t size_bytes) {
   const auto it = free_.find(size_bytes);
-  if (it == free_.end()) return allocator_.allocate(name_, size_bytes);
+  if (it == free_.end()) {
+    Buffer fresh = allocator_.allocate(name_, size_bytes);
+    if (allocator_.poison_scratch()) poison_memory(fresh.data(), size_bytes, fresh.device());
+    return fresh;
+  }
   Buffer buffer = std::move(it->second);
   free_.erase(it);
   return buffer;

@@ -11,7 +11,7 @@
 namespace grpo::parallel {
 
 // One thread. A buffer handed out is not handed out again before it is given back, so neighbours of the same size
-// never share one. Poisoned on return when the allocator says so.
+// never share one. Poisoned while nobody holds it when the allocator says so.
 class GatherBuffers {
  public:
   GatherBuffers(Allocator& allocator, std::string name)

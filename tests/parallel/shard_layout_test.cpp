@@ -45,10 +45,12 @@ int64_t real_rows(const ShardLayout& layout) {
   return rows;
 }
 
-// Logical rows stored by each gtp rank of tp rank 0.
-std::vector<int64_t> real_rows_by_rank(const ParameterSpec& spec, Axes axes) {
-  std::vector<int64_t> rows;
-  for (int rank = 0; rank < axes.gtp; ++rank) rows.push_back(real_rows(layout_of(spec, axes, 0, rank)));
+// Logical rows stored by each gtp rank of tp rank 0: "80 51".
+std::string real_rows_by_rank(const ParameterSpec& spec, Axes axes) {
+  std::string rows;
+  for (int rank = 0; rank < axes.gtp; ++rank) {
+    rows += fmt::format("{}{}", rank == 0 ? "" : " ", real_rows(layout_of(spec, axes, 0, rank)));
+  }
   return rows;
 }
 
@@ -58,16 +60,16 @@ TEST(ShardLayout, G05_OddModelPadsAnywhereAndWholeRanks) {
   const TransformerParameters odd = parameters_of(testing::odd_config());
   const auto spec = [&](ParameterId id) { return odd.specs[static_cast<size_t>(id)]; };
   const model::LayerParameters& layer = odd.layers[0];
-  EXPECT_EQ(real_rows_by_rank(spec(odd.embedding), {1, 2}), (Rows{80, 51}));
-  EXPECT_EQ(real_rows_by_rank(spec(layer.qkv_weight), {1, 2}), (Rows{48, 32}));
-  EXPECT_EQ(real_rows_by_rank(spec(layer.o_weight), {1, 2}), (Rows{32, 16}));
-  EXPECT_EQ(real_rows_by_rank(spec(layer.down_weight), {1, 2}), (Rows{32, 16}));
-  EXPECT_EQ(real_rows_by_rank(spec(layer.gate_up_weight), {1, 2}), (Rows{112, 88}));
-  EXPECT_EQ(real_rows_by_rank(spec(odd.embedding), {1, 4}), (Rows{48, 48, 35, 0}));
-  EXPECT_EQ(real_rows_by_rank(spec(layer.qkv_weight), {1, 4}), (Rows{32, 32, 16, 0}));
-  EXPECT_EQ(real_rows_by_rank(spec(layer.o_weight), {1, 4}), (Rows{16, 16, 16, 0}));
-  EXPECT_EQ(real_rows_by_rank(spec(layer.down_weight), {1, 4}), (Rows{16, 16, 16, 0}));
-  EXPECT_EQ(real_rows_by_rank(spec(layer.gate_up_weight), {1, 4}), (Rows{64, 64, 64, 8}));
+  EXPECT_EQ(real_rows_by_rank(spec(odd.embedding), {1, 2}), "80 51");
+  EXPECT_EQ(real_rows_by_rank(spec(layer.qkv_weight), {1, 2}), "48 32");
+  EXPECT_EQ(real_rows_by_rank(spec(layer.o_weight), {1, 2}), "32 16");
+  EXPECT_EQ(real_rows_by_rank(spec(layer.down_weight), {1, 2}), "32 16");
+  EXPECT_EQ(real_rows_by_rank(spec(layer.gate_up_weight), {1, 2}), "112 88");
+  EXPECT_EQ(real_rows_by_rank(spec(odd.embedding), {1, 4}), "48 48 35 0");
+  EXPECT_EQ(real_rows_by_rank(spec(layer.qkv_weight), {1, 4}), "32 32 16 0");
+  EXPECT_EQ(real_rows_by_rank(spec(layer.o_weight), {1, 4}), "16 16 16 0");
+  EXPECT_EQ(real_rows_by_rank(spec(layer.down_weight), {1, 4}), "16 16 16 0");
+  EXPECT_EQ(real_rows_by_rank(spec(layer.gate_up_weight), {1, 4}), "64 64 64 8");
 }
 
 TEST(ShardLayout, G05_PaddingIsOfTheTpSliceNotOfTheFullWidth) {
