@@ -1,0 +1,308 @@
+// Rollouts over several ranks; ranks as threads, each with the same whole model.
+#include "rl/rollout.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "rl/rollout_codec.h"
+#include "tests/model_fixture.h"
+#include "tests/run_ranks.h"
+
+namespace grpo::rl {
+namespace {
+
+using grpo::testing::RankContext;
+using grpo::testing::run_ranks;
+using grpo::testing::TestModel;
+
+// Token 12 reads "<12>"; token 2 ends a text and is not part of it.
+class NumberTokenizer : public model::Tokenizer {
+ public:
+  std::vector<int32_t> encode(std::string_view) const override { return {}; }
+  std::string decode(std::span<const int32_t> tokens, bool skip_special_tokens) const override {
+    std::string text;
+    for (const int32_t token : tokens) {
+      if (token != 2 || !skip_special_tokens) text += fmt::format("<{}>", token);
+    }
+    return text;
+  }
+  int64_t vocab_size() const override { return 131; }
+  std::optional<int32_t> eos_token_id() const override { return 2; }
+  std::optional<int32_t> token_to_id(std::string_view) const override { return std::nullopt; }
+};
+
+// Even last digits, and the first token's text as the answer.
+std::vector<RewardConfig> rewards() {
+  RewardConfig even;
+  even.name = "even";
+  even.type = "pattern";
+  even.pattern = "[02468]>$";
+  even.weight = 0.5;
+  RewardConfig answer;
+  answer.pattern = "^(<[0-9]+>)";
+  answer.weight = 2.0;
+  return {even, answer};
+}
+
+std::vector<PromptExample> make_examples(int64_t count) {
+  std::vector<PromptExample> examples;
+  for (int64_t i = 0; i < count; ++i) {
+    PromptExample example{.index = 50 + i,
+                          .prompt = fmt::format("prompt {}", i),
+                          .answer = fmt::format("<{}>", 10 + i),
+                          .response = {},
+                          .prompt_tokens = {},
+                          .response_tokens = {}};
+    for (int64_t t = 0; t <= (5 * i) % 7; ++t) {
+      example.prompt_tokens.push_back(static_cast<int32_t>((13 * t + 29 * i + 3) % 131));
+    }
+    examples.push_back(std::move(example));
+  }
+  return examples;
+}
+
+generation::SamplingParams filtered_params() {
+  return {.filter = {.temperature = 0.7f, .top_k = 5, .top_p = 0.9},
+          .greedy = false,
+          .max_new_tokens = 8,
+          .stop_token_ids = {2, 7, 30, 31, 32, 33},
+          .ignore_stop = false,
+          .seed = 11,
+          .split = generation::DrawSplit::kTrain};
+}
+
+struct RolloutSize {
+  int64_t num_prompts = 4;
+  int64_t num_samples = 3;
+  int64_t max_batch_size = 64;
+  DType dtype = DType::kFloat32;
+  int64_t first_draw_index = 1000;
+};
+
+// What one rank receives.
+struct Received {
+  std::vector<RolloutSequence> sequences;
+  int64_t prefilled_tokens;
+  int64_t generated_tokens;
+};
+
+class RolloutTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ::alarm(60); }
+  void TearDown() override { ::alarm(0); }
+
+  // The rollout of `num_ranks` ranks, as each rank received it.
+  std::vector<Received> roll(int num_ranks, const RolloutSize& size,
+                             const generation::SamplingParams& params) {
+    const std::vector<PromptExample> examples = make_examples(size.num_prompts);
+    RolloutPlan plan{
+        .prompts = {}, .first_draw_index = size.first_draw_index, .num_samples = size.num_samples};
+    for (const PromptExample& example : examples) plan.prompts.push_back(&example);
+    std::vector<Received> received(static_cast<size_t>(num_ranks));
+    run_ranks(num_ranks, [&](parallel::World& world) {
+      RankContext memory;
+      TestModel model(memory, grpo::testing::odd_config(), parallel::make_generation_groups(world),
+                      size.dtype);
+      grpo::testing::fill_lively(model.store, 3);
+      generation::Engine engine(model.transformer,
+                                {.max_sequence_tokens = 32,
+                                 .max_batch_size = size.max_batch_size,
+                                 .page_size_tokens = 4,
+                                 .prefill_chunk_tokens = 512},
+                                memory.allocator);
+      const NumberTokenizer tokenizer;
+      const RewardSet reward_set(rewards());
+      Rollout rollout(engine, tokenizer, reward_set, model.store.groups().world.communicator());
+      Rollout::Times times{};
+      Received& mine = received[static_cast<size_t>(world.rank())];
+      mine.sequences = rollout.run(
+          plan, params, memory.ctx, [](int64_t, int64_t) {}, times);
+      mine.prefilled_tokens = engine.counters().prefilled_tokens;
+      mine.generated_tokens = engine.counters().generated_tokens;
+      CHECK(times.generation_seconds > 0 && times.reward_seconds >= 0);
+    });
+    return received;
+  }
+};
+
+TEST_F(RolloutTest, EveryRankReceivesTheSameRolloutForEveryNumberOfRanks) {
+  for (const DType dtype : {DType::kFloat32, DType::kBfloat16}) {
+    RolloutSize size;
+    size.dtype = dtype;
+    const auto expected = encode_sequences(roll(1, size, filtered_params())[0].sequences);
+    for (const int num_ranks : {2, 3, 4, 5}) {
+      size.max_batch_size = num_ranks == 3 ? 2 : 64;
+      const auto received = roll(num_ranks, size, filtered_params());
+      for (int rank = 0; rank < num_ranks; ++rank) {
+        EXPECT_EQ(encode_sequences(received[static_cast<size_t>(rank)].sequences), expected)
+            << "rank " << rank << " of " << num_ranks;
+      }
+    }
+  }
+}
+
+TEST_F(RolloutTest, EverySampleIsDrawnOnce) {
+  for (const int num_ranks : {1, 2, 3, 5}) {
+    for (const auto& [prompts, samples] :
+         std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {2, 1}, {1, 7}, {4, 2}, {7, 3}}) {
+      RolloutSize size;
+      size.num_prompts = prompts;
+      size.num_samples = samples;
+      const auto received = roll(num_ranks, size, filtered_params());
+      int64_t generated = 0;
+      int64_t listed = 0;
+      for (const Received& r : received) {
+        generated += r.generated_tokens;
+        ASSERT_EQ(r.sequences.size(), static_cast<size_t>(prompts * samples));
+      }
+      for (size_t i = 0; i < received[0].sequences.size(); ++i) {
+        const RolloutSequence& s = received[0].sequences[i];
+        EXPECT_EQ(s.group, static_cast<int64_t>(i) / samples);
+        EXPECT_EQ(s.sample, static_cast<int64_t>(i) % samples);
+        listed += static_cast<int64_t>(s.response_tokens.size());
+      }
+      EXPECT_EQ(generated, listed) << prompts << " x " << samples << " on " << num_ranks;
+    }
+  }
+}
+
+TEST_F(RolloutTest, PromptsArePrefilledOnceWhereGroupsAreWhole) {
+  RolloutSize size;
+  size.num_prompts = 6;
+  int64_t prompt_tokens = 0;
+  for (const PromptExample& e : make_examples(6)) {
+    prompt_tokens += static_cast<int64_t>(e.prompt_tokens.size());
+  }
+  for (const int num_ranks : {1, 2, 3}) {
+    int64_t prefilled = 0;
+    for (const Received& r : roll(num_ranks, size, filtered_params())) {
+      EXPECT_GT(r.prefilled_tokens, 0);
+      prefilled += r.prefilled_tokens;
+    }
+    EXPECT_EQ(prefilled, prompt_tokens);
+  }
+}
+
+TEST_F(RolloutTest, SequencesCarryTheirExampleAndReward) {
+  RolloutSize size;
+  size.num_samples = 12;
+  const auto examples = make_examples(size.num_prompts);
+  const NumberTokenizer tokenizer;
+  int num_even = 0;
+  int num_answers = 0;
+  int num_stopped = 0;
+  const auto received = roll(2, size, filtered_params());
+  for (const RolloutSequence& s : received[0].sequences) {
+    const PromptExample& example = examples[static_cast<size_t>(s.group)];
+    EXPECT_EQ(s.example, example.index);
+    EXPECT_EQ(s.prompt_tokens, example.prompt_tokens);
+    EXPECT_EQ(s.length(), static_cast<int64_t>(s.prompt_tokens.size() + s.response_tokens.size()));
+    ASSERT_FALSE(s.response_tokens.empty());
+    EXPECT_EQ(s.generation_logprobs.size(), s.response_tokens.size());
+    EXPECT_EQ(s.cuts.size(), s.response_tokens.size());
+    EXPECT_EQ(s.text, tokenizer.decode(s.response_tokens, true));
+    const bool stopped = s.finish_reason == generation::FinishReason::kStop;
+    EXPECT_TRUE(stopped || s.response_tokens.size() == 8u);
+    const bool even = !s.text.empty() && (s.text[s.text.size() - 2] - '0') % 2 == 0;
+    const bool answers = s.text.starts_with(example.answer);
+    EXPECT_EQ(s.reward_components, (std::vector<double>{even ? 1.0 : 0.0, answers ? 1.0 : 0.0}));
+    EXPECT_EQ(s.reward, (even ? 0.5 : 0.0) + (answers ? 2.0 : 0.0));
+    num_even += even ? 1 : 0;
+    num_answers += answers ? 1 : 0;
+    num_stopped += stopped ? 1 : 0;
+  }
+  EXPECT_GT(num_even, 0);
+  EXPECT_LT(num_even, 48);
+  EXPECT_LT(num_answers, 48);
+  EXPECT_GT(num_stopped, 0);
+  EXPECT_LT(num_stopped, 48);
+}
+
+// The same prompt at another place of the run, or in validation, draws other numbers; groups differ
+// among themselves.
+TEST_F(RolloutTest, DrawsAreKeyedByTheirPlaceInTheRun) {
+  RolloutSize size;
+  generation::SamplingParams params = filtered_params();
+  params.filter = {};
+  const auto bytes = [&] { return encode_sequences(roll(2, size, params)[0].sequences); };
+  const auto expected = bytes();
+  EXPECT_EQ(bytes(), expected);
+  params.split = generation::DrawSplit::kValidation;
+  EXPECT_NE(bytes(), expected);
+  params.split = generation::DrawSplit::kTrain;
+  size.first_draw_index += size.num_prompts;
+  EXPECT_NE(bytes(), expected);
+}
+
+// A step's second prompt is the run's next draw: shifting by one prompt gives the same random
+// numbers.
+TEST_F(RolloutTest, DrawIndicesCountPrompts) {
+  generation::SamplingParams params = filtered_params();
+  const auto examples = make_examples(1);
+  std::vector<std::vector<RolloutSequence>> results;
+  for (const auto& [first_draw_index, repeats] :
+       std::vector<std::pair<int64_t, size_t>>{{1000, 2}, {1001, 1}}) {
+    const RolloutPlan plan{.prompts = std::vector<const PromptExample*>(repeats, &examples[0]),
+                           .first_draw_index = first_draw_index,
+                           .num_samples = 4};
+    run_ranks(1, [&](parallel::World& world) {
+      RankContext memory;
+      TestModel model(memory, grpo::testing::odd_config(), parallel::make_generation_groups(world));
+      grpo::testing::fill_lively(model.store, 3);
+      generation::Engine engine(model.transformer,
+                                {.max_sequence_tokens = 32,
+                                 .max_batch_size = 8,
+                                 .page_size_tokens = 4,
+                                 .prefill_chunk_tokens = 512},
+                                memory.allocator);
+      const NumberTokenizer tokenizer;
+      const RewardSet reward_set(rewards());
+      Rollout rollout(engine, tokenizer, reward_set, model.store.groups().world.communicator());
+      Rollout::Times times{};
+      results.push_back(rollout.run(
+          plan, params, memory.ctx, [](int64_t, int64_t) {}, times));
+    });
+  }
+  int num_equal = 0;
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(results[0][4 + i].response_tokens, results[1][i].response_tokens);
+    num_equal += results[0][i].response_tokens == results[1][i].response_tokens ? 1 : 0;
+  }
+  EXPECT_LT(num_equal, 4);
+}
+
+TEST(SampleJson, IsOneLineWithEveryField) {
+  const PromptExample example = make_examples(3)[2];
+  RolloutSequence sequence{.group = 0,
+                           .sample = 4,
+                           .example = example.index,
+                           .prompt_tokens = example.prompt_tokens,
+                           .response_tokens = {9, 2},
+                           .generation_logprobs = {-1.0f, -0.5f},
+                           .cuts = {},
+                           .finish_reason = generation::FinishReason::kStop,
+                           .reward = 2.5,
+                           .reward_components = {1.0, 1.0},
+                           .text = "a \"quoted\"\nline and half a character \xC3"};
+  const std::string line = sample_json(sequence, example, -0.25);
+  EXPECT_EQ(line.find('\n'), std::string::npos);
+  const auto json = nlohmann::json::parse(line);
+  EXPECT_EQ(json.at("example"), 52);
+  EXPECT_EQ(json.at("sample"), 4);
+  EXPECT_EQ(json.at("prompt"), "prompt 2");
+  EXPECT_EQ(json.at("response"), "a \"quoted\"\nline and half a character \xEF\xBF\xBD");
+  EXPECT_EQ(json.at("answer"), "<12>");
+  EXPECT_EQ(json.at("reward"), 2.5);
+  EXPECT_EQ(json.at("advantage"), -0.25);
+  EXPECT_EQ(json.at("finish_reason"), "stop");
+  EXPECT_EQ(json.at("response_tokens"), nlohmann::json({9, 2}));
+  sequence.finish_reason = generation::FinishReason::kLength;
+  EXPECT_EQ(nlohmann::json::parse(sample_json(sequence, example, 0)).at("finish_reason"), "length");
+}
+
+}  // namespace
+}  // namespace grpo::rl
