@@ -5,6 +5,7 @@
 #include <spdlog/sinks/ostream_sink.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "app/config_node.h"
 
@@ -119,8 +120,14 @@ void Console::progress(const std::string& phase, int64_t done, int64_t total) {
 }
 
 void Console::sample(const std::string& json_line) {
-  constexpr size_t kLongest = 400;
-  message("sample " + printable(json_line, kLongest));
+  constexpr size_t kLongest = 200;
+  const auto sample = nlohmann::json::parse(json_line);
+  const auto text = [&](const char* key) {
+    return printable(sample.at(key).get<std::string>(), kLongest);
+  };
+  message(fmt::format("sample \"{}\" -> \"{}\"  answer \"{}\", reward {}, {}", text("prompt"),
+                      text("response"), text("answer"), sample.at("reward").get<double>(),
+                      text("finish_reason")));
 }
 
 void Console::gate_summary(const std::vector<rl::GateSummary>& gates) {

@@ -27,7 +27,7 @@ generation::SamplingParams sampling_params(const GenerateOptions& options,
   generation::SamplingParams params{
       .filter = {.temperature = greedy ? 1.0f : static_cast<float>(config.temperature),
                  .top_k = static_cast<int32_t>(config.top_k),
-                 .top_p = static_cast<float>(config.top_p)},
+                 .top_p = config.top_p},
       .greedy = greedy,
       .max_new_tokens = config.max_new_tokens,
       .stop_token_ids = model.eos_token_ids,

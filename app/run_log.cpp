@@ -2,11 +2,15 @@
 
 namespace grpo::app {
 
-RunLog::RunLog(RunFiles& files, Console& console, int64_t num_steps, int64_t num_samples_to_print)
+RunLog::RunLog(RunFiles& files, Console& console, int64_t num_steps, const rl::LoggerConfig& config)
     : files_(files),
       console_(console),
       num_steps_(num_steps),
-      num_samples_to_print_(num_samples_to_print) {}
+      config_(config) {}
+
+bool RunLog::is_shown(int64_t step) const {
+  return step == 1 || step == num_steps_ || (step > 0 && step % config_.console_period == 0);
+}
 
 void RunLog::on_message(const std::string& line) { console_.message(line); }
 
@@ -14,7 +18,7 @@ void RunLog::on_warning(const std::string& line) { console_.warning(line); }
 
 void RunLog::on_step(int64_t step, const rl::MetricSet& metrics) {
   files_.write_step(step, metrics);
-  if (step > 0) console_.step(step, num_steps_, metrics);
+  if (is_shown(step)) console_.step(step, num_steps_, metrics);
 }
 
 void RunLog::on_progress(const std::string& phase, int64_t done, int64_t total) {
@@ -25,7 +29,7 @@ void RunLog::on_sample(int64_t step, const std::string& json_line) {
   files_.write_sample(step, json_line);
   if (step != sample_step_) num_samples_printed_ = 0;
   sample_step_ = step;
-  if (num_samples_printed_ >= num_samples_to_print_) return;
+  if (!is_shown(step) || num_samples_printed_ >= config_.num_samples_to_print) return;
   ++num_samples_printed_;
   console_.sample(json_line);
 }

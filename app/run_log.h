@@ -3,15 +3,16 @@
 
 #include "app/console.h"
 #include "app/run_files.h"
+#include "rl/run_config.h"
 
 namespace grpo::app {
 
 // Used by the trainer's thread. Files are written before the console shows the same numbers.
 class RunLog : public rl::RunObserver {
  public:
-  // `files` and `console` outlive this. `num_samples_to_print` completions of each step go to the
-  // console.
-  RunLog(RunFiles& files, Console& console, int64_t num_steps, int64_t num_samples_to_print);
+  // `files` and `console` outlive this. The console shows the first, the last and every console_period-th step,
+  // with its first num_samples_to_print completions.
+  RunLog(RunFiles& files, Console& console, int64_t num_steps, const rl::LoggerConfig& config);
 
   void on_message(const std::string& line) override;
   void on_warning(const std::string& line) override;
@@ -20,10 +21,12 @@ class RunLog : public rl::RunObserver {
   void on_sample(int64_t step, const std::string& json_line) override;
 
  private:
+  bool is_shown(int64_t step) const;
+
   RunFiles& files_;
   Console& console_;
   int64_t num_steps_;
-  int64_t num_samples_to_print_;
+  rl::LoggerConfig config_;
   int64_t sample_step_ = -1;
   int64_t num_samples_printed_ = 0;
 };

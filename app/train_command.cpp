@@ -101,7 +101,7 @@ ExitCode train_on_first_rank(const rl::RunConfig& config, const Start& start, Ra
                               mesh_of(config).to_string(),
                               rl::batch_arithmetic(config, world_size)));
   if (!start.message.empty()) console.message(start.message);
-  RunLog log(files, console, config.grpo.max_num_steps, config.logger.num_samples_to_print);
+  RunLog log(files, console, config.grpo.max_num_steps, config.logger);
   rl::Trainer trainer(config, context.world, log, context.stop_requested, start.checkpoint);
   const rl::RunOutcome outcome = trainer.run();
   console.gate_summary(outcome.gates);

@@ -124,7 +124,7 @@ void Engine::accept(Running& running, const ops::SampledToken& sampled,
                     const SamplingParams& params) {
   running.completion.tokens.push_back(sampled.token);
   running.completion.logprobs.push_back(sampled.logprob);
-  const bool filters = params.filter.top_k > 0 || params.filter.top_p < 1.0f;
+  const bool filters = params.filter.top_k > 0 || params.filter.top_p < 1.0;
   if (filters && !params.greedy) running.completion.cuts.push_back(sampled.cut);
   ++counters_.generated_tokens;
 }

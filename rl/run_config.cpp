@@ -158,13 +158,15 @@ void WarmStartConfig::validate(const ConfigVisitor& visitor) const {
 void LoggerConfig::visit(ConfigVisitor& visitor) {
   visitor.field("log_dir", log_dir, "folder of this run's files, reachable by every rank");
   visitor.field("overwrite", overwrite, "replace the files of an earlier run in log_dir");
-  visitor.field("num_samples_to_print", num_samples_to_print, "completions shown on the console a step");
+  visitor.field("console_period", console_period, "steps from one console block to the next; files get every step");
+  visitor.field("num_samples_to_print", num_samples_to_print, "completions shown with a console block");
 }
 
 void LoggerConfig::validate(const ConfigVisitor& visitor) const {
   if (log_dir.empty()) {
     throw ConfigError(fmt::format("{} is empty; allowed: a folder", visitor.where("log_dir")));
   }
+  require_range(visitor, "console_period", console_period, 1, kMaxCount);
   require_range(visitor, "num_samples_to_print", num_samples_to_print, 0, 1000);
 }
 

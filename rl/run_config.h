@@ -122,6 +122,7 @@ struct WarmStartConfig {
 struct LoggerConfig {
   std::string log_dir = "runs/default";
   bool overwrite = false;
+  int64_t console_period = 1;
   int64_t num_samples_to_print = 2;
 
   void visit(ConfigVisitor& visitor);

@@ -221,7 +221,7 @@ ops::SamplingFilter Trainer::Impl::filter() const {
   const generation::GenerationConfig& g = config.policy.generation;
   return {.temperature = static_cast<float>(g.temperature),
           .top_k = static_cast<int32_t>(g.top_k),
-          .top_p = static_cast<float>(g.top_p)};
+          .top_p = g.top_p};
 }
 
 generation::SamplingParams Trainer::Impl::sampling_params() const {

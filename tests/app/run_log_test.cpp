@@ -1,5 +1,6 @@
 #include "app/run_log.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +39,7 @@ TEST(RunLog, AStepGoesToTheFilesAndToAnAlignedBlock) {
   std::ostringstream out;
   Console console(out, false);
   RunFiles files(folder.path(), {});
-  RunLog log(files, console, 10, 1);
+  RunLog log(files, console, 10, rl::LoggerConfig{});
   log.on_step(3, step_metrics());
   const std::vector<std::string> lines = lines_of(out);
   ASSERT_EQ(lines.size(), 4u) << out.str();
@@ -54,7 +55,7 @@ TEST(RunLog, SetupIsWrittenButNotShownAsAStep) {
   std::ostringstream out;
   Console console(out, false);
   RunFiles files(folder.path(), {});
-  RunLog log(files, console, 10, 1);
+  RunLog log(files, console, 10, rl::LoggerConfig{});
   rl::MetricSet setup;
   setup.set("timing/setup/total", 1);
   log.on_step(0, setup);
@@ -62,18 +63,32 @@ TEST(RunLog, SetupIsWrittenButNotShownAsAStep) {
   EXPECT_EQ(folder.read("metrics.jsonl"), "{\"step\": 0, \"timing/setup/total\": 1}\n");
 }
 
-TEST(RunLog, AllSamplesAreWrittenAndTheFirstOfEachStepShown) {
+TEST(RunLog, AllSamplesAreWrittenAndTheFirstOfShownStepsPrinted) {
   const ScratchFolder folder;
   std::ostringstream out;
   Console console(out, false);
   RunFiles files(folder.path(), {});
-  RunLog log(files, console, 10, 2);
-  for (int64_t step : {1, 2}) {
-    for (int i = 0; i < 3; ++i) log.on_sample(step, "{\"i\":" + std::to_string(i) + "}");
+  rl::LoggerConfig config;
+  config.console_period = 3;
+  config.num_samples_to_print = 1;
+  RunLog log(files, console, 10, config);
+  const auto sample = [](int64_t step, int i) {
+    return fmt::format("{{\"prompt\":\"{}+{}=\",\"response\":\"a\\nb\",\"answer\":\"7\",\"reward\":0.5,"
+                       "\"finish_reason\":\"stop\"}}",
+                       step, i);
+  };
+  for (int64_t step = 1; step <= 4; ++step) {
+    for (int i = 0; i < 2; ++i) log.on_sample(step, sample(step, i));
+    log.on_step(step, step_metrics());
   }
-  EXPECT_EQ(lines_of(out), (std::vector<std::string>{"sample {\"i\":0}", "sample {\"i\":1}",
-                                                     "sample {\"i\":0}", "sample {\"i\":1}"}));
-  EXPECT_EQ(folder.read("samples/step_2.jsonl"), "{\"i\":0}\n{\"i\":1}\n{\"i\":2}\n");
+  std::vector<std::string> shown;
+  for (const std::string& line : lines_of(out)) {
+    if (!line.starts_with(" ")) shown.push_back(line);
+  }
+  EXPECT_EQ(shown, (std::vector<std::string>{
+                       "sample \"1+0=\" -> \"a\\nb\"  answer \"7\", reward 0.5, stop", "step 1 of 10",
+                       "sample \"3+0=\" -> \"a\\nb\"  answer \"7\", reward 0.5, stop", "step 3 of 10"}));
+  EXPECT_EQ(folder.read("samples/step_2.jsonl"), sample(2, 0) + "\n" + sample(2, 1) + "\n");
 }
 
 TEST(Console, TheProgressBarIsForTerminals) {
