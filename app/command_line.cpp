@@ -67,6 +67,7 @@ class Parser {
     app_.require_subcommand(0, 1);
     add_score();
     add_generate();
+    add_export();
   }
 
   Command parse(int argc, const char* const* argv) {
@@ -79,14 +80,16 @@ class Parser {
     } catch (const CLI::ParseError& error) {
       fail(error);
     }
-    if (*score_app_ || *generate_app_) {
+    const CLI::App* const subcommand = chosen_subcommand();
+    if (subcommand != nullptr) {
       if (!train_.config_path.empty() || train_.check_only || !train_.overrides.empty() ||
           train_.num_local_ranks || train_.resume || print_reference_) {
         throw ConfigError(fmt::format(
             "options of the training command stand before '{}'; allowed: grpo_train {} OPTIONS",
-            *score_app_ ? "score" : "generate", *score_app_ ? "score" : "generate"));
+            subcommand->get_name(), subcommand->get_name()));
       }
       if (*score_app_) return score_;
+      if (*export_app_) return export_;
       std::vector<std::string> overrides = sampling_.as_overrides();
       overrides.insert(overrides.end(), generate_.overrides.begin(), generate_.overrides.end());
       generate_.overrides = std::move(overrides);
@@ -97,7 +100,7 @@ class Parser {
       throw ConfigError(
           "--config is missing; allowed: grpo_train --config FILE [key.path=value ...], grpo_train "
           "score "
-          "..., grpo_train generate ... (see --help)");
+          "..., grpo_train generate ..., grpo_train export ... (see --help)");
     }
     return train_;
   }
@@ -163,9 +166,28 @@ class Parser {
     app.footer(kExitCodes);
   }
 
+  void add_export() {
+    export_app_ = app_.add_subcommand("export", "a checkpoint's weights as a Hugging Face directory");
+    export_app_->add_option("--checkpoint", export_.checkpoint, "folder step_N, or a folder of them")
+        ->type_name("DIR")
+        ->required();
+    export_app_->add_option("--output", export_.output_dir, "folder to write")
+        ->type_name("DIR")
+        ->required();
+    export_app_->footer(kExitCodes);
+  }
+
+  const CLI::App* chosen_subcommand() const {
+    for (const CLI::App* app : {score_app_, generate_app_, export_app_}) {
+      if (*app) return app;
+    }
+    return nullptr;
+  }
+
   // One line; for a misspelt option or command the nearest one.
   [[noreturn]] void fail(const CLI::ParseError& error) const {
-    const CLI::App& app = *score_app_ ? *score_app_ : *generate_app_ ? *generate_app_ : app_;
+    const CLI::App* const subcommand = chosen_subcommand();
+    const CLI::App& app = subcommand != nullptr ? *subcommand : app_;
     for (const std::string& word : app.remaining()) {
       if (!word.starts_with("-")) continue;
       std::vector<std::string> names;
@@ -183,9 +205,11 @@ class Parser {
   CLI::App app_;
   CLI::App* score_app_ = nullptr;
   CLI::App* generate_app_ = nullptr;
+  CLI::App* export_app_ = nullptr;
   TrainOptions train_;
   ScoreOptions score_;
   GenerateOptions generate_;
+  ExportOptions export_;
   SamplingOptions sampling_;
   bool print_reference_ = false;
 };

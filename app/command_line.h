@@ -13,7 +13,7 @@ struct PrintText {
   std::string text;
 };
 
-using Command = std::variant<PrintText, TrainOptions, ScoreOptions, GenerateOptions>;
+using Command = std::variant<PrintText, TrainOptions, ScoreOptions, GenerateOptions, ExportOptions>;
 
 // Throws ConfigError, one line, for anything it does not know. Does not look at the files named.
 Command parse_command_line(int argc, const char* const* argv);

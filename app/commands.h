@@ -41,8 +41,15 @@ struct GenerateOptions {
   std::vector<std::string> overrides;
 };
 
+// grpo_train export --checkpoint DIR --output DIR
+struct ExportOptions {
+  std::string checkpoint;  // a folder step_N, or a folder of them (then the newest)
+  std::string output_dir;  // made if missing; must not hold a model yet
+};
+
 int run_train(const TrainOptions& options);
 int run_score(const ScoreOptions& options);
 int run_generate(const GenerateOptions& options);
+int run_export(const ExportOptions& options);
 
 }  // namespace grpo::app

@@ -20,6 +20,7 @@ struct Run {
   int operator()(const TrainOptions& options) const { return run_train(options); }
   int operator()(const ScoreOptions& options) const { return run_score(options); }
   int operator()(const GenerateOptions& options) const { return run_generate(options); }
+  int operator()(const ExportOptions& options) const { return run_export(options); }
 };
 
 int run(int argc, char** argv) {

@@ -178,6 +178,7 @@ void save_checkpoint(const std::filesystem::path& folder, const CheckpointConten
   CheckpointWriter(folder, content, world).write(all_runs(content, world, bucket_bytes), bucket_bytes);
   world.barrier();
   if (world.rank() == 0) {
+    if (manifest.add_files) manifest.add_files(folder);
     const nlohmann::ordered_json json{{"format", kFormat},
                                       {"step", manifest.step},
                                       {"state", nlohmann::ordered_json::parse(manifest.state_json)}};
@@ -228,7 +229,9 @@ CheckpointManifest read_manifest(const std::filesystem::path& folder) {
     throw fail("\"step\" is not a step number");
   }
   if (!json.contains("state") || !json["state"].is_object()) throw fail("\"state\" is not an object");
-  return {.step = json["step"].get<int64_t>(), .state_json = json["state"].dump()};
+  return {.step = json["step"].get<int64_t>(),
+          .state_json = json["state"].dump(),
+          .add_files = {}};
 }
 
 std::vector<std::filesystem::path> finished_checkpoints(const std::filesystem::path& parent) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,8 @@ void sort_content(CheckpointContent& content);
 struct CheckpointManifest {
   int64_t step;
   std::string state_json;  // the caller's object
+  // Called on world rank 0 before the manifest commits, for small files of the caller's; may be empty.
+  std::function<void(const std::filesystem::path& folder)> add_files;
 };
 
 // Collective over `world`: writes <folder>/<file>.safetensors, file i by rank i modulo the world, and manifest.json

@@ -192,8 +192,16 @@ void Trainer::Impl::save(int64_t step) {
   state.gates_json = gates.state_json();
   const std::filesystem::path parent = checkpoint_parent(config.checkpointing, config.logger.log_dir);
   Communicator& everyone = models->groups().world.communicator();
-  parallel::save_checkpoint(parent / fmt::format("step_{}", step), checkpoint_content(),
-                            {.step = step, .state_json = state.to_json()}, everyone);
+  parallel::save_checkpoint(
+      parent / fmt::format("step_{}", step), checkpoint_content(),
+      {.step = step,
+       .state_json = state.to_json(),
+       .add_files = [&](const std::filesystem::path& folder) {
+         model::ModelConfig saved = models->policy().config();
+         saved.dtype = models->policy_store().dtype();
+         model::write_model_config(saved, folder);
+       }},
+      everyone);
   if (reports()) remove_old_checkpoints(parent, config.checkpointing.keep_last);
   saved_step = step;
 }

@@ -110,6 +110,14 @@ TEST(CommandLine, TextsForStandardOutput) {
             std::string::npos);
 }
 
+TEST(CommandLine, ExportNeedsBothFolders) {
+  const auto options = std::get<ExportOptions>(parse({"export", "--checkpoint", "c", "--output", "o"}));
+  EXPECT_EQ(options.checkpoint, "c");
+  EXPECT_EQ(options.output_dir, "o");
+  EXPECT_NE(error_of({"export", "--output", "o"}).find("--checkpoint"), std::string::npos);
+  EXPECT_EQ(std::get<TrainOptions>(parse({"--config", "a", "--resume", "auto"})).resume, "auto");
+}
+
 TEST(CommandLine, ErrorsAreOneLine) {
   EXPECT_NE(error_of({}).find("--config is missing"), std::string::npos);
   EXPECT_NE(error_of({"--cheek"}).find("--cheek is not an option; nearest: --check"),

@@ -75,7 +75,7 @@ void save_at(const std::filesystem::path& folder, int gtp, int dp, const model::
     RankContext rank;
     Fixture fixture(rank, world, Mesh(1, gtp, dp), config);
     fixture.fill();
-    save_checkpoint(folder, fixture.content(), {.step = 3, .state_json = "{\"a\": 1}"},
+    save_checkpoint(folder, fixture.content(), {.step = 3, .state_json = "{\"a\": 1}", .add_files = {}},
                     fixture.model.store.groups().world.communicator(), bucket_bytes);
   });
 }

@@ -85,7 +85,7 @@ TEST(Resume, SameLayoutGoesOnByteForByte) {
   }
   const auto expected = files_of(scratch / "whole/step_6");
   const auto actual = files_of(scratch / "parts/step_6");
-  EXPECT_EQ(expected.size(), 5u);  // two layers, embedding, final norm, manifest
+  EXPECT_EQ(expected.size(), 6u);  // two layers, embedding, final norm, model config, manifest
   for (const auto& [name, bytes] : expected) EXPECT_TRUE(actual.at(name) == bytes) << name;
 }
 
