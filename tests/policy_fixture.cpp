@@ -2,8 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
-#include <mutex>
 #include <optional>
 
 #include "model/core/counter_rng.h"
@@ -89,26 +90,80 @@ void expect_counters(const parallel::GtpCounters& actual, const parallel::GtpCou
   EXPECT_EQ(actual.reduce_scattered_bytes, expected.reduce_scattered_bytes);
 }
 
+LogicalValues::LogicalValues(const std::vector<ParameterSpec>& specs) {
+  for (const ParameterSpec& spec : specs) {
+    for (const LogicalTensor& part : spec.parts) {
+      const auto size = static_cast<size_t>(part.rows * part.cols);
+      values_.emplace_back(part.name, std::vector<float>(size));
+      is_written_.emplace_back(size, false);
+    }
+  }
+}
+
+void LogicalValues::add(const parallel::ShardedParameterStore& store,
+                        const std::function<Tensor(ParameterId)>& source) {
+  const std::lock_guard lock(mutex_);
+  for_each_region(store, [&](ParameterId id, const LogicalTensor& part, const parallel::Region& region,
+                             const Tensor&) {
+    size_t place = 0;
+    while (values_[place].first != part.name) ++place;
+    const Tensor tensor = source(id);
+    for (int64_t r = 0; r < region.num_rows; ++r) {
+      for (int64_t c = 0; c < region.num_cols; ++c) {
+        const auto to =
+            static_cast<size_t>((region.logical_row + r) * part.cols + region.logical_col + c);
+        const int64_t from = (region.stored_row + r) * region.num_cols + c;
+        const float value = tensor.dtype() == DType::kFloat32
+                                ? tensor.data<float>()[from]
+                                : static_cast<float>(tensor.data<Bfloat16>()[from]);
+        float& held = values_[place].second[to];
+        if (is_written_[place][to] && std::bit_cast<uint32_t>(held) != std::bit_cast<uint32_t>(value)) {
+          ADD_FAILURE() << "ranks hold different values of " << part.name << " at row "
+                        << region.logical_row + r << ", column " << region.logical_col + c << ": " << held
+                        << " and " << value;
+          return;
+        }
+        held = value;
+        is_written_[place][to] = true;
+      }
+    }
+  });
+}
+
+NamedValues LogicalValues::take() {
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const auto missing = std::count(is_written_[i].begin(), is_written_[i].end(), false);
+    EXPECT_EQ(missing, 0) << "elements of " << values_[i].first << " that no rank holds";
+  }
+  return std::move(values_);
+}
+
 namespace {
 
-PolicyOutcome train_on_rank(const PolicyCase& policy_case, const Layout& layout, parallel::World& world) {
+struct SharedValues {
+  explicit SharedValues(const std::vector<ParameterSpec>& specs) : initial(specs), final(specs) {}
+  LogicalValues initial;
+  LogicalValues final;
+};
+
+PolicyOutcome train_on_rank(const PolicyCase& policy_case, const Layout& layout, parallel::World& world,
+                            SharedValues& shared) {
   RankContext rank;
   rank.allocator.set_poison_scratch(true);
   TestModel model(rank, policy_case.config,
                   parallel::make_training_groups(world, parallel::Mesh(1, layout.gtp_remat, layout.dp), 16),
                   policy_case.dtype);
   policy_case.fill(model.store);
-  const auto weights = [&] {
-    return gather_logical(model.store, [&](ParameterId id) { return model.store.shard(id); });
-  };
-  PolicyOutcome outcome{.initial_weights = weights(), .weights = {}, .updates = {}, .counters = {}};
+  const auto weights = [&](ParameterId id) { return model.store.shard(id); };
+  shared.initial.add(model.store, weights);
+  PolicyOutcome outcome{.initial_weights = {}, .weights = {}, .updates = {}, .counters = {}};
   rl::Optimizer optimizer(policy_case.optimizer, model.store, rank.allocator);
   for (int update = 0; update < policy_case.num_updates; ++update) {
     outcome.updates.push_back(rl::update_policy(policy_case.loss, model.transformer, model.store, optimizer,
                                                 policy_case.sequences, policy_case.signals,
                                                 policy_case.options, rank.ctx));
   }
-  outcome.weights = weights();
+  shared.final.add(model.store, weights);
   outcome.counters = model.store.counters();
   std::vector<int64_t> lengths;
   for (const auto& sequence : policy_case.sequences) lengths.push_back(sequence.length());
@@ -125,8 +180,6 @@ PolicyOutcome train_on_rank(const PolicyCase& policy_case, const Layout& layout,
 }
 
 void expect_same(const PolicyOutcome& a, const PolicyOutcome& b) {
-  EXPECT_EQ(a.weights, b.weights) << "ranks ended with different weights";
-  EXPECT_EQ(a.initial_weights, b.initial_weights);
   for (size_t u = 0; u < a.updates.size(); ++u) {
     EXPECT_EQ(a.updates[u].logprobs, b.updates[u].logprobs);
     EXPECT_EQ(a.updates[u].averages.loss, b.updates[u].averages.loss);
@@ -139,8 +192,9 @@ void expect_same(const PolicyOutcome& a, const PolicyOutcome& b) {
 PolicyOutcome train_policy(const PolicyCase& policy_case, const Layout& layout) {
   std::mutex mutex;
   std::optional<PolicyOutcome> first;
+  SharedValues shared(model::make_transformer_parameters(policy_case.config, 0.0f).specs);
   run_ranks(layout.num_ranks(), [&](parallel::World& world) {
-    PolicyOutcome outcome = train_on_rank(policy_case, layout, world);
+    PolicyOutcome outcome = train_on_rank(policy_case, layout, world, shared);
     const std::lock_guard lock(mutex);
     if (first) {
       expect_same(outcome, *first);
@@ -148,6 +202,8 @@ PolicyOutcome train_policy(const PolicyCase& policy_case, const Layout& layout) 
       first = std::move(outcome);
     }
   });
+  first->initial_weights = shared.initial.take();
+  first->weights = shared.final.take();
   return std::move(*first);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,22 @@ std::string layout_name(const Layout& layout);  // "gtp2_dp1"
 
 // Name -> row-major logical values.
 using NamedValues = std::vector<std::pair<std::string, std::vector<float>>>;
+
+// Logical tensors put together from the shards of all thread ranks. Thread-safe.
+class LogicalValues {
+ public:
+  explicit LogicalValues(const std::vector<ParameterSpec>& specs);
+
+  // Writes what this rank holds; the test fails where another rank wrote other bits.
+  void add(const parallel::ShardedParameterStore& store, const std::function<Tensor(ParameterId)>& source);
+  // After all ranks; the test fails for an element that no rank wrote.
+  NamedValues take();
+
+ private:
+  std::mutex mutex_;
+  NamedValues values_;
+  std::vector<std::vector<bool>> is_written_;
+};
 
 struct SequenceLengths {
   int64_t prompt;
