@@ -1,7 +1,8 @@
+#include "model/core/device_cuda.h"
+
 #include <string>
 
 #include "model/core/cuda_check.h"
-#include "model/core/device_cuda.h"
 #include "model/core/errors.h"
 
 namespace grpo {

@@ -9,17 +9,24 @@
 
 namespace grpo::ops {
 
-// Runs the implementation for the operator's device. A device without one is an error that says so.
-template <typename CpuFunction>
-void dispatch_device(const char* op, const OpContext& ctx, CpuFunction&& cpu) {
+// Runs the implementation for the operator's device.
+template <typename CpuFunction, typename CudaFunction>
+void dispatch_device(const OpContext& ctx, CpuFunction&& cpu, CudaFunction&& cuda) {
   switch (ctx.device.kind) {
     case DeviceKind::kCpu:
       return std::forward<CpuFunction>(cpu)();
     case DeviceKind::kCuda:
-      throw Error(ExitCode::kOther,
-                  fmt::format("{}: no implementation for {} in this build; use cpu", op,
-                              device_name(ctx.device)));
+      return std::forward<CudaFunction>(cuda)();
   }
+}
+
+// For operators that only the CPU has; elsewhere an error that says so.
+template <typename CpuFunction>
+void dispatch_device(const char* op, const OpContext& ctx, CpuFunction&& cpu) {
+  dispatch_device(ctx, std::forward<CpuFunction>(cpu), [&] {
+    throw CudaError(fmt::format("{}: there is no CUDA implementation for {}; use cpu", op,
+                                device_name(ctx.device)));
+  });
 }
 
 // Calls function(float{}) or function(Bfloat16{}), after the dtype of activations and weights.
@@ -36,7 +43,15 @@ void dispatch_dtype(const char* op, DType dtype, Function&& function) {
   }
 }
 
-// Both at once, for operators with one activation dtype.
+// Both at once, for operators with one activation dtype. The CUDA function chooses by dtype itself,
+// next to its kernels: device and host name bfloat16 differently.
+template <typename CpuFunction, typename CudaFunction>
+void dispatch(const char* op, DType dtype, const OpContext& ctx, CpuFunction&& cpu,
+              CudaFunction&& cuda) {
+  dispatch_device(
+      ctx, [&] { dispatch_dtype(op, dtype, cpu); }, std::forward<CudaFunction>(cuda));
+}
+
 template <typename CpuFunction>
 void dispatch(const char* op, DType dtype, const OpContext& ctx, CpuFunction&& cpu) {
   dispatch_device(op, ctx, [&] { dispatch_dtype(op, dtype, cpu); });

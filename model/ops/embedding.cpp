@@ -2,7 +2,9 @@
 
 #include "model/ops/dispatch.h"
 #include "model/ops/embedding_cpu.h"
+#include "model/ops/embedding_cuda.h"
 #include "model/ops/operand_checks.h"
+#include "model/ops/rows_cuda.h"
 
 namespace grpo::ops {
 
@@ -15,8 +17,10 @@ void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& we
   checks.expect_rank("tokens", tokens, 1);
   checks.expect("tokens", tokens, DType::kInt32, {tokens.size(0)});
   checks.expect("out", out, weight.dtype(), {tokens.size(0), weight.size(1)});
-  dispatch(op, weight.dtype(), ctx,
-           [&]<typename A>(A) { embedding_forward_cpu<A>(out, tokens, weight); });
+  dispatch(
+      op, weight.dtype(), ctx,
+      [&]<typename A>(A) { embedding_forward_cpu<A>(out, tokens, weight); },
+      [&] { gather_rows_cuda(out, weight, tokens, ctx); });
 }
 
 void embedding_backward(const Tensor& dweight, const Tensor& dout, const Tensor& tokens,
@@ -29,9 +33,10 @@ void embedding_backward(const Tensor& dweight, const Tensor& dout, const Tensor&
   checks.expect_activation("dout", dout);
   checks.expect("dout", dout, dout.dtype(), {dout.size(0), dweight.size(1)});
   checks.expect("tokens", tokens, DType::kInt32, {dout.size(0)});
-  dispatch(op, dout.dtype(), ctx, [&]<typename A>(A) {
-    embedding_backward_cpu<A>(dweight, dout, tokens, accumulate, ctx);
-  });
+  dispatch(
+      op, dout.dtype(), ctx,
+      [&]<typename A>(A) { embedding_backward_cpu<A>(dweight, dout, tokens, accumulate, ctx); },
+      [&] { embedding_backward_cuda(dweight, dout, tokens, accumulate, ctx); });
 }
 
 }  // namespace grpo::ops

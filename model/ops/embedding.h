@@ -7,7 +7,8 @@
 
 namespace grpo::ops {
 
-// Tokens outside [0, V) are an InternalError: callers validate ids where they enter the program.
+// Tokens outside [0, V) are an InternalError: callers validate ids where they enter the program. On
+// a CUDA device the kernel prints the token and stops; the next call that waits throws CudaError.
 void embedding_forward(const Tensor& out,     // [T, D] A
                        const Tensor& tokens,  // [T] int32
                        const Tensor& weight,  // [V, D] A

@@ -1,6 +1,7 @@
 #include "model/ops/linear.h"
 
 #include "model/ops/dispatch.h"
+#include "model/ops/linear_bias_cuda.h"
 #include "model/ops/linear_cpu.h"
 #include "model/ops/operand_checks.h"
 
@@ -78,8 +79,10 @@ void linear_backward_bias(const Tensor& dbias, const Tensor& dout, bool accumula
   checks.expect_rank("dout", dout, 2);
   checks.expect_activation("dout", dout);
   checks.expect("dbias", dbias, DType::kFloat32, {dout.size(1)});
-  dispatch(op, dout.dtype(), ctx,
-           [&]<typename G>(G) { linear_backward_bias_cpu<G>(dbias, dout, accumulate); });
+  dispatch(
+      op, dout.dtype(), ctx,
+      [&]<typename G>(G) { linear_backward_bias_cpu<G>(dbias, dout, accumulate); },
+      [&] { linear_backward_bias_cuda(dbias, dout, accumulate, ctx); });
 }
 
 }  // namespace grpo::ops

@@ -3,6 +3,7 @@
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
 #include "model/ops/optimizer_step_cpu.h"
+#include "model/ops/optimizer_step_cuda.h"
 
 namespace grpo::ops {
 
@@ -19,8 +20,10 @@ void adamw_step(const AdamWState& state, const Tensor& weight, const Tensor& gra
   checks.expect("weight", weight, weight.dtype(), shape);
   checks.expect("gradient", gradient, DType::kFloat32, shape);
   CHECK(scalars.step >= 1, "{}: step {} is not 1-based", op, scalars.step);
-  dispatch(op, weight.dtype(), ctx,
-           [&]<typename W>(W) { adamw_step_cpu<W>(state, weight, gradient, scalars); });
+  dispatch(
+      op, weight.dtype(), ctx,
+      [&]<typename W>(W) { adamw_step_cpu<W>(state, weight, gradient, scalars); },
+      [&] { adamw_step_cuda(state, weight, gradient, scalars, ctx); });
 }
 
 void sgd_step(const Tensor& master, const Tensor& weight, const Tensor& gradient,
@@ -32,8 +35,10 @@ void sgd_step(const Tensor& master, const Tensor& weight, const Tensor& gradient
   checks.expect_activation("weight", weight);
   checks.expect("weight", weight, weight.dtype(), master.shape());
   checks.expect("gradient", gradient, DType::kFloat32, master.shape());
-  dispatch(op, weight.dtype(), ctx,
-           [&]<typename W>(W) { sgd_step_cpu<W>(master, weight, gradient, scalars); });
+  dispatch(
+      op, weight.dtype(), ctx,
+      [&]<typename W>(W) { sgd_step_cpu<W>(master, weight, gradient, scalars); },
+      [&] { sgd_step_cuda(master, weight, gradient, scalars, ctx); });
 }
 
 }  // namespace grpo::ops

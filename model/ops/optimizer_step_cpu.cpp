@@ -2,24 +2,14 @@
 
 #include <cmath>
 
+#include "model/ops/optimizer_factors.h"
+
 namespace grpo::ops {
 
-// Scalars are combined in double and rounded once to float; the elements are float throughout, as
-// in torch.optim.AdamW on float32 parameters.
 template <typename W>
 void adamw_step_cpu(const AdamWState& state, const Tensor& weight, const Tensor& gradient,
                     const AdamWScalars& scalars) {
-  const auto step = static_cast<double>(scalars.step);
-  const auto scale = static_cast<float>(scalars.gradient_scale);
-  const auto decay = static_cast<float>(1.0 - scalars.learning_rate * scalars.weight_decay);
-  const auto beta1 = static_cast<float>(scalars.beta1);
-  const auto one_minus_beta1 = static_cast<float>(1.0 - scalars.beta1);
-  const auto beta2 = static_cast<float>(scalars.beta2);
-  const auto one_minus_beta2 = static_cast<float>(1.0 - scalars.beta2);
-  const auto root_correction2 = static_cast<float>(std::sqrt(1.0 - std::pow(scalars.beta2, step)));
-  const auto step_size =
-      static_cast<float>(scalars.learning_rate / (1.0 - std::pow(scalars.beta1, step)));
-  const auto epsilon = static_cast<float>(scalars.epsilon);
+  const AdamWFactors f(scalars);
   float* master = state.master.data<float>();
   float* m = state.m.data<float>();
   float* v = state.v.data<float>();
@@ -27,11 +17,11 @@ void adamw_step_cpu(const AdamWState& state, const Tensor& weight, const Tensor&
   const float* g = gradient.data<float>();
   const int64_t count = state.master.num_elements();
   for (int64_t i = 0; i < count; ++i) {
-    const float scaled = g[i] * scale;
-    const float new_m = std::fma(beta1, m[i], one_minus_beta1 * scaled);
-    const float new_v = std::fma(beta2, v[i], one_minus_beta2 * scaled * scaled);
-    const float denominator = std::sqrt(new_v) / root_correction2 + epsilon;
-    const float new_master = master[i] * decay - step_size * (new_m / denominator);
+    const float scaled = g[i] * f.scale;
+    const float new_m = std::fma(f.beta1, m[i], f.one_minus_beta1 * scaled);
+    const float new_v = std::fma(f.beta2, v[i], f.one_minus_beta2 * scaled * scaled);
+    const float denominator = std::sqrt(new_v) / f.root_correction2 + f.epsilon;
+    const float new_master = master[i] * f.decay - f.step_size * (new_m / denominator);
     m[i] = new_m;
     v[i] = new_v;
     master[i] = new_master;
@@ -42,15 +32,13 @@ void adamw_step_cpu(const AdamWState& state, const Tensor& weight, const Tensor&
 template <typename W>
 void sgd_step_cpu(const Tensor& master, const Tensor& weight, const Tensor& gradient,
                   const SgdScalars& scalars) {
-  const auto scale = static_cast<float>(scalars.gradient_scale);
-  const auto decay = static_cast<float>(1.0 - scalars.learning_rate * scalars.weight_decay);
-  const auto rate = static_cast<float>(scalars.learning_rate);
+  const SgdFactors f(scalars);
   float* data = master.data<float>();
   W* out = weight.data<W>();
   const float* g = gradient.data<float>();
   const int64_t count = master.num_elements();
   for (int64_t i = 0; i < count; ++i) {
-    const float updated = data[i] * decay - rate * (g[i] * scale);
+    const float updated = data[i] * f.decay - f.rate * (g[i] * f.scale);
     data[i] = updated;
     out[i] = static_cast<W>(updated);
   }

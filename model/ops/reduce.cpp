@@ -3,6 +3,7 @@
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
 #include "model/ops/reduce_cpu.h"
+#include "model/ops/reduce_cuda.h"
 
 namespace grpo::ops {
 
@@ -10,7 +11,8 @@ double sum_of_squares(const Tensor& x, OpContext& ctx) {
   const char* op = "sum_of_squares";
   OperandChecks(op, ctx).expect("x", x, DType::kFloat32, x.shape());
   double total = 0.0;
-  dispatch_device(op, ctx, [&] { total = sum_of_squares_cpu(x); });
+  dispatch_device(
+      ctx, [&] { total = sum_of_squares_cpu(x); }, [&] { total = sum_of_squares_cuda(x, ctx); });
   return total;
 }
 
@@ -20,12 +22,15 @@ void convert(const Tensor& destination, const Tensor& source, OpContext& ctx) {
   checks.expect_activation("source", source);
   checks.expect_activation("destination", destination);
   checks.expect_num_elements("destination", destination, source.num_elements());
-  dispatch_device(op, ctx, [&] {
-    dispatch_dtype(op, destination.dtype(), [&]<typename To>(To) {
-      dispatch_dtype(op, source.dtype(),
-                     [&]<typename From>(From) { convert_cpu<To, From>(destination, source); });
-    });
-  });
+  dispatch_device(
+      ctx,
+      [&] {
+        dispatch_dtype(op, destination.dtype(), [&]<typename To>(To) {
+          dispatch_dtype(op, source.dtype(),
+                         [&]<typename From>(From) { convert_cpu<To, From>(destination, source); });
+        });
+      },
+      [&] { convert_cuda(destination, source, ctx); });
 }
 
 void add_into(const Tensor& y, const Tensor& x, OpContext& ctx) {
@@ -34,7 +39,8 @@ void add_into(const Tensor& y, const Tensor& x, OpContext& ctx) {
   checks.expect("y", y, DType::kFloat32, y.shape());
   checks.expect("x", x, DType::kFloat32, x.shape());
   checks.expect_num_elements("x", x, y.num_elements());
-  dispatch_device(op, ctx, [&] { add_into_cpu(y, x); });
+  dispatch_device(
+      ctx, [&] { add_into_cpu(y, x); }, [&] { add_into_cuda(y, x, ctx); });
 }
 
 }  // namespace grpo::ops

@@ -6,8 +6,8 @@
 
 namespace grpo::ops {
 
-// Sum of squares in double, in a fixed order. NaN or infinity in the input gives a non-finite
-// result.
+// Sum of squares in double, in a fixed order (one for each kind of device). NaN or infinity in the
+// input gives a non-finite result. Waits for the device.
 double sum_of_squares(const Tensor& x,  // [N] float32
                       OpContext& ctx);
 

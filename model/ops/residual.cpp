@@ -3,6 +3,7 @@
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
 #include "model/ops/residual_cpu.h"
+#include "model/ops/residual_cuda.h"
 
 namespace grpo::ops {
 
@@ -12,7 +13,9 @@ void residual_add(const Tensor& out, const Tensor& a, const Tensor& b, OpContext
   checks.expect_activation("out", out);
   checks.expect("a", a, out.dtype(), out.shape());
   checks.expect("b", b, out.dtype(), out.shape());
-  dispatch(op, out.dtype(), ctx, [&]<typename A>(A) { residual_add_cpu<A>(out, a, b); });
+  dispatch(
+      op, out.dtype(), ctx, [&]<typename A>(A) { residual_add_cpu<A>(out, a, b); },
+      [&] { residual_add_cuda(out, a, b, ctx); });
 }
 
 }  // namespace grpo::ops

@@ -3,6 +3,7 @@
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
 #include "model/ops/rms_norm_cpu.h"
+#include "model/ops/rms_norm_cuda.h"
 
 namespace grpo::ops {
 
@@ -15,8 +16,10 @@ void rms_norm_forward(const Tensor& out, const Tensor& rstd, const Tensor& x, co
   checks.expect("out", out, x.dtype(), x.shape());
   checks.expect("weight", weight, x.dtype(), {x.size(1)});
   checks.expect_if_present("rstd", rstd, DType::kFloat32, {x.size(0)});
-  dispatch(op, x.dtype(), ctx,
-           [&]<typename A>(A) { rms_norm_forward_cpu<A>(out, rstd, x, weight, epsilon); });
+  dispatch(
+      op, x.dtype(), ctx,
+      [&]<typename A>(A) { rms_norm_forward_cpu<A>(out, rstd, x, weight, epsilon); },
+      [&] { rms_norm_forward_cuda(out, rstd, x, weight, epsilon, ctx); });
 }
 
 void rms_norm_backward(const RmsNormGradients& gradients, const Tensor& dout, const Tensor& x,
@@ -30,8 +33,10 @@ void rms_norm_backward(const RmsNormGradients& gradients, const Tensor& dout, co
   checks.expect("dout", dout, x.dtype(), x.shape());
   checks.expect("weight", weight, x.dtype(), {x.size(1)});
   checks.expect("rstd", rstd, DType::kFloat32, {x.size(0)});
-  dispatch(op, x.dtype(), ctx,
-           [&]<typename A>(A) { rms_norm_backward_cpu<A>(gradients, dout, x, weight, rstd); });
+  dispatch(
+      op, x.dtype(), ctx,
+      [&]<typename A>(A) { rms_norm_backward_cpu<A>(gradients, dout, x, weight, rstd); },
+      [&] { rms_norm_backward_cuda(gradients, dout, x, weight, rstd, ctx); });
 }
 
 }  // namespace grpo::ops

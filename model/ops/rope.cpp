@@ -1,22 +1,26 @@
 #include "model/ops/rope.h"
 
 #include <cmath>
+#include <vector>
 
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
 #include "model/ops/rope_cpu.h"
+#include "model/ops/rope_cuda.h"
 
 namespace grpo::ops {
 
 void fill_rope_table(const Tensor& table, double theta) {
-  CHECK(table.rank() == 2 && table.size(1) % 2 == 0 && table.device().kind == DeviceKind::kCpu,
-        "fill_rope_table: table is {} on {}, wanted [max_positions, even head dim] on cpu",
-        table.shape().to_string(), device_name(table.device()));
+  CHECK(table.rank() == 2 && table.size(1) % 2 == 0 && table.dtype() == DType::kFloat32,
+        "fill_rope_table: table is {} {}, wanted float32 [max_positions, even head dim]",
+        dtype_name(table.dtype()), table.shape().to_string());
   CHECK(theta > 0.0, "fill_rope_table: theta is {}, wanted above 0", theta);
   const int64_t head_dim = table.size(1);
   const int64_t half = head_dim / 2;
+  // Computed on the host for every device, so that all of them turn by the same angles.
+  std::vector<float> values(static_cast<size_t>(table.num_elements()));
   for (int64_t position = 0; position < table.size(0); ++position) {
-    float* row = table.data<float>() + position * head_dim;
+    float* row = values.data() + position * head_dim;
     for (int64_t i = 0; i < half; ++i) {
       const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
       // Each step rounds to float32, as in Hugging Face's table; the functions themselves are exact
@@ -27,6 +31,7 @@ void fill_rope_table(const Tensor& table, double theta) {
       row[half + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
     }
   }
+  copy_tensor(table, Tensor(values.data(), DType::kFloat32, table.shape(), Device::cpu()));
 }
 
 void qkv_rope_forward(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& qkv,
@@ -43,8 +48,10 @@ void qkv_rope_forward(const Tensor& q, const Tensor& keys, const Tensor& values,
   checks.expect_rank("table", table, 2);
   checks.expect("table", table, DType::kFloat32, {table.size(0), q.size(2)});
   CHECK(q.size(2) % 2 == 0, "{}: head dim {} is odd", op, q.size(2));
-  dispatch(op, q.dtype(), ctx,
-           [&]<typename A>(A) { qkv_rope_forward_cpu<A>(q, keys, values, qkv, positions, table); });
+  dispatch(
+      op, q.dtype(), ctx,
+      [&]<typename A>(A) { qkv_rope_forward_cpu<A>(q, keys, values, qkv, positions, table); },
+      [&] { qkv_rope_forward_cuda(q, keys, values, qkv, positions, table, ctx); });
 }
 
 void qkv_rope_backward(const Tensor& dqkv, const Tensor& dq, const Tensor& dkeys,
@@ -63,9 +70,10 @@ void qkv_rope_backward(const Tensor& dqkv, const Tensor& dq, const Tensor& dkeys
   checks.expect_rank("table", table, 2);
   checks.expect("table", table, DType::kFloat32, {table.size(0), dq.size(2)});
   CHECK(dq.size(2) % 2 == 0, "{}: head dim {} is odd", op, dq.size(2));
-  dispatch(op, dq.dtype(), ctx, [&]<typename A>(A) {
-    qkv_rope_backward_cpu<A>(dqkv, dq, dkeys, dvalues, positions, table);
-  });
+  dispatch(
+      op, dq.dtype(), ctx,
+      [&]<typename A>(A) { qkv_rope_backward_cpu<A>(dqkv, dq, dkeys, dvalues, positions, table); },
+      [&] { qkv_rope_backward_cuda(dqkv, dq, dkeys, dvalues, positions, table, ctx); });
 }
 
 }  // namespace grpo::ops

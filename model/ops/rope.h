@@ -8,8 +8,8 @@
 
 namespace grpo::ops {
 
-// cos in columns [0, K/2), sin in [K/2, K), of position * theta^(-2i/K), computed in float32 as
-// Hugging Face does, applied in float32.
+// Any device. cos in columns [0, K/2), sin in [K/2, K), of position * theta^(-2i/K), computed in
+// float32 as Hugging Face does, applied in float32.
 void fill_rope_table(const Tensor& table,  // [max_positions, K] float32
                      double theta);
 

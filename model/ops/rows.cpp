@@ -1,37 +1,38 @@
 #include "model/ops/rows.h"
 
+#include "model/ops/dispatch.h"
+#include "model/ops/operand_checks.h"
+#include "model/ops/rows_cpu.h"
+#include "model/ops/rows_cuda.h"
+
 namespace grpo::ops {
 
 namespace {
 
-void check_rows(const Tensor& picked, const Tensor& all, const Tensor& indices,
-                const OpContext& ctx) {
-  CHECK(picked.rank() == 2 && all.rank() == 2 && picked.size(1) == all.size(1) &&
-            picked.dtype() == all.dtype(),
-        "rows {} of {}", picked.shape().to_string(), all.shape().to_string());
-  CHECK(indices.rank() == 1 && indices.size(0) == picked.size(0) &&
-            indices.dtype() == DType::kInt32,
-        "{} indices of {} rows", indices.shape().to_string(), picked.shape().to_string());
-  CHECK(ctx.device.kind == DeviceKind::kCpu, "rows on {}", device_name(ctx.device));
-  const int32_t* index = indices.data<int32_t>();
-  for (int64_t i = 0; i < indices.size(0); ++i) {
-    CHECK(index[i] >= 0 && index[i] < all.size(0), "row {} of {}", index[i], all.size(0));
-  }
+// `picked` rows of `all`, one an index.
+void check_rows(const OperandChecks& checks, const Tensor& picked, const Tensor& all,
+                const Tensor& indices) {
+  checks.expect_rank("all rows", all, 2);
+  checks.expect_activation("all rows", all);
+  checks.expect_rank("indices", indices, 1);
+  checks.expect("indices", indices, DType::kInt32, {indices.size(0)});
+  checks.expect("picked rows", picked, all.dtype(), {indices.size(0), all.size(1)});
 }
 
 }  // namespace
 
 void gather_rows(const Tensor& out, const Tensor& x, const Tensor& indices, OpContext& ctx) {
-  check_rows(out, x, indices, ctx);
-  const int32_t* index = indices.data<int32_t>();
-  for (int64_t i = 0; i < out.size(0); ++i) copy_tensor(out.rows(i, 1), x.rows(index[i], 1));
+  check_rows(OperandChecks("gather_rows", ctx), out, x, indices);
+  dispatch_device(
+      ctx, [&] { gather_rows_cpu(out, x, indices); },
+      [&] { gather_rows_cuda(out, x, indices, ctx); });
 }
 
 void scatter_rows(const Tensor& out, const Tensor& x, const Tensor& indices, OpContext& ctx) {
-  check_rows(x, out, indices, ctx);
-  fill_zero(out);
-  const int32_t* index = indices.data<int32_t>();
-  for (int64_t i = 0; i < x.size(0); ++i) copy_tensor(out.rows(index[i], 1), x.rows(i, 1));
+  check_rows(OperandChecks("scatter_rows", ctx), x, out, indices);
+  dispatch_device(
+      ctx, [&] { scatter_rows_cpu(out, x, indices); },
+      [&] { scatter_rows_cuda(out, x, indices, ctx); });
 }
 
 }  // namespace grpo::ops

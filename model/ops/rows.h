@@ -1,4 +1,6 @@
-// Picking rows of a matrix and putting them back. T rows, R picked rows, D columns. A is float32 or bfloat16.
+// Picking rows of a matrix and putting them back. T rows, R picked rows, D columns. A is float32 or
+// bfloat16. An index out of range is an InternalError; on a CUDA device the kernel prints it and
+// stops, and the next call that waits throws CudaError.
 #pragma once
 
 #include "model/core/tensor.h"

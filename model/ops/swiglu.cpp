@@ -3,6 +3,7 @@
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
 #include "model/ops/swiglu_cpu.h"
+#include "model/ops/swiglu_cuda.h"
 
 namespace grpo::ops {
 
@@ -12,7 +13,9 @@ void swiglu_forward(const Tensor& out, const Tensor& gate_up, OpContext& ctx) {
   checks.expect_rank("out", out, 2);
   checks.expect_activation("out", out);
   checks.expect("gate_up", gate_up, out.dtype(), {out.size(0), 2 * out.size(1)});
-  dispatch(op, out.dtype(), ctx, [&]<typename A>(A) { swiglu_forward_cpu<A>(out, gate_up); });
+  dispatch(
+      op, out.dtype(), ctx, [&]<typename A>(A) { swiglu_forward_cpu<A>(out, gate_up); },
+      [&] { swiglu_forward_cuda(out, gate_up, ctx); });
 }
 
 void swiglu_backward(const Tensor& dgate_up, const Tensor& dout, const Tensor& gate_up,
@@ -23,8 +26,10 @@ void swiglu_backward(const Tensor& dgate_up, const Tensor& dout, const Tensor& g
   checks.expect_activation("dout", dout);
   checks.expect("gate_up", gate_up, dout.dtype(), {dout.size(0), 2 * dout.size(1)});
   checks.expect("dgate_up", dgate_up, dout.dtype(), gate_up.shape());
-  dispatch(op, dout.dtype(), ctx,
-           [&]<typename A>(A) { swiglu_backward_cpu<A>(dgate_up, dout, gate_up); });
+  dispatch(
+      op, dout.dtype(), ctx,
+      [&]<typename A>(A) { swiglu_backward_cpu<A>(dgate_up, dout, gate_up); },
+      [&] { swiglu_backward_cuda(dgate_up, dout, gate_up, ctx); });
 }
 
 }  // namespace grpo::ops

@@ -1,0 +1,60 @@
+// Sums down the columns of a matrix that is made up row by row, without atomics: chunks of
+// kRowsPerChunk rows from row 0 on, each in ascending order, then the chunks in ascending order.
+#pragma once
+
+#include "model/ops/element_groups_cuda.cuh"
+
+namespace grpo::ops {
+
+constexpr int kRowsPerChunk = 64;
+constexpr int kColumnThreads = 128;
+
+template <typename Term>
+__global__ void __launch_bounds__(kColumnThreads)
+    column_chunk_sums_kernel(float* partial /* [chunks, columns] */, Term term, int64_t rows,
+                             int64_t columns, unsigned blocks_per_chunk) {
+  constexpr int kWidth = Term::kWidth;
+  const int64_t chunk = blockIdx.x / blocks_per_chunk;
+  const int64_t block = blockIdx.x % blocks_per_chunk;
+  const int64_t first = (block * kColumnThreads + threadIdx.x) * kWidth;
+  if (first >= columns) return;
+  const int64_t left = columns - first;
+  const int count = left < kWidth ? static_cast<int>(left) : kWidth;
+  const int64_t begin = chunk * kRowsPerChunk;
+  const int64_t end = begin + kRowsPerChunk < rows ? begin + kRowsPerChunk : rows;
+  float sums[kWidth] = {};
+#pragma unroll 4
+  for (int64_t row = begin; row < end; ++row) term.add(sums, row, first, count);
+  store_group(partial + chunk * columns + first, sums, count, term.aligned);
+}
+
+static __global__ void __launch_bounds__(kColumnThreads)
+    join_column_chunks_kernel(float* out, const float* partial, int64_t chunks, int64_t columns,
+                              bool accumulate) {
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumnThreads + threadIdx.x;
+  if (column >= columns) return;
+  float sum = accumulate ? out[column] : 0.0f;
+#pragma unroll 8
+  for (int64_t chunk = 0; chunk < chunks; ++chunk)
+    sum = __fadd_rn(sum, partial[chunk * columns + column]);
+  out[column] = sum;
+}
+
+// out[columns] = (out +) sum over rows. Term has kWidth, `aligned` (false unless columns is a
+// multiple of kWidth) and add(float (&sums)[kWidth], row, first column, count), which adds one
+// row's terms.
+template <typename Term>
+void column_sums(const char* op, const Tensor& out, const Term& term, int64_t rows, bool accumulate,
+                 OpContext& ctx) {
+  const int64_t columns = out.num_elements();
+  const int64_t chunks = ceil_div(rows, kRowsPerChunk);
+  const int64_t blocks_per_chunk = ceil_div(columns, int64_t{kColumnThreads} * Term::kWidth);
+  const Workspace::Scope scope(ctx.workspace);
+  float* partial = ctx.workspace.take(DType::kFloat32, {chunks, columns}).template data<float>();
+  launch(op, column_chunk_sums_kernel<Term>, chunks * blocks_per_chunk, kColumnThreads, ctx,
+         partial, term, rows, columns, static_cast<unsigned>(blocks_per_chunk));
+  launch(op, join_column_chunks_kernel, ceil_div(columns, kColumnThreads), kColumnThreads, ctx,
+         out.template data<float>(), partial, chunks, columns, accumulate);
+}
+
+}  // namespace grpo::ops

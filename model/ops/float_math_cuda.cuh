@@ -1,0 +1,40 @@
+// cpu_math.h's functions on the device, operation by operation, so that both devices give the same
+// bits.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace grpo::ops {
+
+// e^x within 1 ulp; see exp_float.
+__device__ inline float exp_cuda(float x) {
+  constexpr float kRoundingShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  constexpr float kLog2E = 1.44269504088896341f;
+  constexpr float kLn2High = 0.693145751953125f;
+  constexpr float kLn2Low = 1.42860682030941723e-6f;
+  x = x < -105.0f ? -105.0f : x;
+  x = x > 89.0f ? 89.0f : x;
+  const float shifted = __fmaf_rn(x, kLog2E, kRoundingShift);
+  const float n = __fsub_rn(shifted, kRoundingShift);
+  float r = __fmaf_rn(n, -kLn2High, x);
+  r = __fmaf_rn(n, -kLn2Low, r);
+  float p = 1.0f / 5040.0f;
+  p = __fmaf_rn(p, r, 1.0f / 720.0f);
+  p = __fmaf_rn(p, r, 1.0f / 120.0f);
+  p = __fmaf_rn(p, r, 1.0f / 24.0f);
+  p = __fmaf_rn(p, r, 1.0f / 6.0f);
+  p = __fmaf_rn(p, r, 0.5f);
+  p = __fmaf_rn(p, r, 1.0f);
+  p = __fmaf_rn(p, r, 1.0f);
+  // 2^n in two factors, so that neither over- nor underflows before the result does.
+  const int exponent = static_cast<int>(__float_as_uint(shifted) - __float_as_uint(kRoundingShift));
+  const int half = exponent >> 1;
+  const float scale1 = __uint_as_float((static_cast<unsigned>(half) + 127u) << 23);
+  const float scale2 = __uint_as_float((static_cast<unsigned>(exponent - half) + 127u) << 23);
+  return __fmul_rn(__fmul_rn(p, scale1), scale2);
+}
+
+// 1 / (1 + e^-x).
+__device__ inline float sigmoid_cuda(float x) { return __frcp_rn(__fadd_rn(1.0f, exp_cuda(-x))); }
+
+}  // namespace grpo::ops

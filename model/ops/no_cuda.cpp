@@ -1,0 +1,87 @@
+// Stands in for the *_cuda.cu files in builds without CUDA.
+#include "model/core/errors.h"
+#include "model/ops/embedding_cuda.h"
+#include "model/ops/linear_bias_cuda.h"
+#include "model/ops/optimizer_step_cuda.h"
+#include "model/ops/reduce_cuda.h"
+#include "model/ops/residual_cuda.h"
+#include "model/ops/rms_norm_cuda.h"
+#include "model/ops/rope_cuda.h"
+#include "model/ops/rows_cuda.h"
+#include "model/ops/swiglu_cuda.h"
+
+namespace grpo::ops {
+
+namespace {
+
+[[noreturn]] void throw_no_cuda(const char* op) {
+  throw CudaError(fmt::format(
+      "{}: this build has no CUDA operators; configure it with GRPO_CUDA=ON, or use cpu", op));
+}
+
+}  // namespace
+
+void residual_add_cuda(const Tensor&, const Tensor&, const Tensor&, OpContext&) {
+  throw_no_cuda("residual_add");
+}
+
+void swiglu_forward_cuda(const Tensor&, const Tensor&, OpContext&) {
+  throw_no_cuda("swiglu_forward");
+}
+
+void swiglu_backward_cuda(const Tensor&, const Tensor&, const Tensor&, OpContext&) {
+  throw_no_cuda("swiglu_backward");
+}
+
+void rms_norm_forward_cuda(const Tensor&, const Tensor&, const Tensor&, const Tensor&, float,
+                           OpContext&) {
+  throw_no_cuda("rms_norm_forward");
+}
+
+void rms_norm_backward_cuda(const RmsNormGradients&, const Tensor&, const Tensor&, const Tensor&,
+                            const Tensor&, OpContext&) {
+  throw_no_cuda("rms_norm_backward");
+}
+
+void qkv_rope_forward_cuda(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                           const Tensor&, const Tensor&, OpContext&) {
+  throw_no_cuda("qkv_rope_forward");
+}
+
+void qkv_rope_backward_cuda(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                            const Tensor&, const Tensor&, OpContext&) {
+  throw_no_cuda("qkv_rope_backward");
+}
+
+void gather_rows_cuda(const Tensor&, const Tensor&, const Tensor&, OpContext&) {
+  throw_no_cuda("gather_rows");
+}
+
+void scatter_rows_cuda(const Tensor&, const Tensor&, const Tensor&, OpContext&) {
+  throw_no_cuda("scatter_rows");
+}
+
+void embedding_backward_cuda(const Tensor&, const Tensor&, const Tensor&, bool, OpContext&) {
+  throw_no_cuda("embedding_backward");
+}
+
+double sum_of_squares_cuda(const Tensor&, OpContext&) { throw_no_cuda("sum_of_squares"); }
+
+void convert_cuda(const Tensor&, const Tensor&, OpContext&) { throw_no_cuda("convert"); }
+
+void add_into_cuda(const Tensor&, const Tensor&, OpContext&) { throw_no_cuda("add_into"); }
+
+void adamw_step_cuda(const AdamWState&, const Tensor&, const Tensor&, const AdamWScalars&,
+                     OpContext&) {
+  throw_no_cuda("adamw_step");
+}
+
+void sgd_step_cuda(const Tensor&, const Tensor&, const Tensor&, const SgdScalars&, OpContext&) {
+  throw_no_cuda("sgd_step");
+}
+
+void linear_backward_bias_cuda(const Tensor&, const Tensor&, bool, OpContext&) {
+  throw_no_cuda("linear_backward_bias");
+}
+
+}  // namespace grpo::ops

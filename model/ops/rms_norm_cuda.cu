@@ -1,0 +1,185 @@
+// T tokens, D model. One block of kRowThreads a row; thread i owns the groups i, i + kRowThreads,
+// ... of the row and adds their elements in ascending order, whatever T is.
+#include "model/ops/rms_norm_cuda.h"
+
+#include "model/ops/block_sum_cuda.cuh"
+#include "model/ops/column_sums_cuda.cuh"
+
+namespace grpo::ops {
+
+namespace {
+
+constexpr int kRowThreads = 128;
+
+// Calls body(first, count) for each of this thread's groups of a row.
+template <int kWidth, typename Body>
+__device__ inline void for_own_groups(int64_t size, const Body& body) {
+  for (int64_t first = static_cast<int64_t>(threadIdx.x) * kWidth; first < size;
+       first += kRowThreads * kWidth) {
+    const int64_t left = size - first;
+    body(first, left < kWidth ? static_cast<int>(left) : kWidth);
+  }
+}
+
+template <typename D>
+struct NormForward {
+  D* out;           // [T, D]
+  float* rstd;      // [T] or null
+  const D* x;       // [T, D]
+  const D* weight;  // [D]
+  int64_t size;     // D
+  float epsilon;
+  bool aligned;
+};
+
+template <typename D>
+__global__ void __launch_bounds__(kRowThreads) rms_norm_forward_kernel(NormForward<D> op) {
+  constexpr int kWidth = kGroupWidth<D>;
+  __shared__ float scratch[kRowThreads / 32];
+  const int64_t t = blockIdx.x;
+  const D* row = op.x + t * op.size;
+  float squares = 0.0f;
+  for_own_groups<kWidth>(op.size, [&](int64_t first, int count) {
+    float x[kWidth];
+    load_group(x, row + first, count, op.aligned);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) squares = __fmaf_rn(x[i], x[i], squares);
+  });
+  const float mean_square =
+      __fdiv_rn(block_sum<kRowThreads>(squares, scratch), static_cast<float>(op.size));
+  const float scale = __frcp_rn(__fsqrt_rn(__fadd_rn(mean_square, op.epsilon)));
+  if (op.rstd != nullptr && threadIdx.x == 0) op.rstd[t] = scale;
+  for_own_groups<kWidth>(op.size, [&](int64_t first, int count) {
+    float x[kWidth];
+    float weight[kWidth];
+    load_group(x, row + first, count, op.aligned);
+    load_group(weight, op.weight + first, count, op.aligned);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) x[i] = __fmul_rn(__fmul_rn(x[i], scale), weight[i]);
+    store_group(op.out + t * op.size + first, x, count, op.aligned);
+  });
+}
+
+template <typename D>
+struct NormBackward {
+  D* dx;              // [T, D]
+  const D* dout;      // [T, D]
+  const D* x;         // [T, D]
+  const D* weight;    // [D]
+  const float* rstd;  // [T]
+  int64_t size;       // D
+  bool accumulate;
+  bool aligned;
+};
+
+// With g = dout * weight and n = x * rstd: dx = rstd * (g - n * mean(g n)).
+template <typename D>
+__global__ void __launch_bounds__(kRowThreads) rms_norm_backward_kernel(NormBackward<D> op) {
+  constexpr int kWidth = kGroupWidth<D>;
+  __shared__ float scratch[kRowThreads / 32];
+  const int64_t at = blockIdx.x * op.size;
+  const float scale = op.rstd[blockIdx.x];
+  const auto load = [&](float(&g)[kWidth], float(&n)[kWidth], int64_t first, int count) {
+    float weight[kWidth];
+    load_group(g, op.dout + at + first, count, op.aligned);
+    load_group(n, op.x + at + first, count, op.aligned);
+    load_group(weight, op.weight + first, count, op.aligned);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      g[i] = __fmul_rn(g[i], weight[i]);
+      n[i] = __fmul_rn(n[i], scale);
+    }
+  };
+  float products = 0.0f;
+  for_own_groups<kWidth>(op.size, [&](int64_t first, int count) {
+    float g[kWidth];
+    float n[kWidth];
+    load(g, n, first, count);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) products = __fmaf_rn(g[i], n[i], products);
+  });
+  const float mean =
+      __fdiv_rn(block_sum<kRowThreads>(products, scratch), static_cast<float>(op.size));
+  for_own_groups<kWidth>(op.size, [&](int64_t first, int count) {
+    float g[kWidth];
+    float n[kWidth];
+    load(g, n, first, count);
+    float before[kWidth] = {};
+    if (op.accumulate) load_group(before, op.dx + at + first, count, op.aligned);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      g[i] = __fmul_rn(scale, __fmaf_rn(-n[i], mean, g[i]));
+      if (op.accumulate) g[i] = __fadd_rn(before[i], g[i]);
+    }
+    store_group(op.dx + at + first, g, count, op.aligned);
+  });
+}
+
+// dweight = sum over t of dout * n.
+template <typename D>
+struct WeightGradientTerm {
+  static constexpr int kWidth = kGroupWidth<D>;
+  const D* dout;
+  const D* x;
+  const float* rstd;
+  int64_t size;
+  bool aligned;
+
+  __device__ void add(float (&sums)[kWidth], int64_t t, int64_t first, int count) const {
+    float d[kWidth];
+    float n[kWidth];
+    load_group(d, dout + t * size + first, count, aligned);
+    load_group(n, x + t * size + first, count, aligned);
+    const float scale = rstd[t];
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sums[i] = __fmaf_rn(d[i], __fmul_rn(n[i], scale), sums[i]);
+  }
+};
+
+}  // namespace
+
+void rms_norm_forward_cuda(const Tensor& out, const Tensor& rstd, const Tensor& x,
+                           const Tensor& weight, float epsilon, OpContext& ctx) {
+  const char* op = "rms_norm_forward";
+  const int64_t size = x.size(1);
+  dispatch_device_type(op, x.dtype(), [&]<typename D>(D) {
+    constexpr int kWidth = kGroupWidth<D>;
+    NormForward<D> norm{device_data<D>(out),
+                        rstd.is_absent() ? nullptr : rstd.data<float>(),
+                        device_data<D>(x),
+                        device_data<D>(weight),
+                        size,
+                        epsilon,
+                        false};
+    norm.aligned = size % kWidth == 0 && is_aligned<kWidth>(norm.out) &&
+                   is_aligned<kWidth>(norm.x) && is_aligned<kWidth>(norm.weight);
+    launch(op, rms_norm_forward_kernel<D>, x.size(0), kRowThreads, ctx, norm);
+  });
+}
+
+void rms_norm_backward_cuda(const RmsNormGradients& gradients, const Tensor& dout, const Tensor& x,
+                            const Tensor& weight, const Tensor& rstd, OpContext& ctx) {
+  const char* op = "rms_norm_backward";
+  const int64_t size = x.size(1);
+  dispatch_device_type(op, x.dtype(), [&]<typename D>(D) {
+    constexpr int kWidth = kGroupWidth<D>;
+    NormBackward<D> norm{device_data<D>(gradients.dx),
+                         device_data<D>(dout),
+                         device_data<D>(x),
+                         device_data<D>(weight),
+                         rstd.data<float>(),
+                         size,
+                         gradients.accumulate_dx,
+                         false};
+    norm.aligned = size % kWidth == 0 && is_aligned<kWidth>(norm.dx) &&
+                   is_aligned<kWidth>(norm.dout) && is_aligned<kWidth>(norm.x) &&
+                   is_aligned<kWidth>(norm.weight);
+    // Before dx, which may lie where dout does.
+    column_sums(op, gradients.dweight,
+                WeightGradientTerm<D>{norm.dout, norm.x, norm.rstd, size, norm.aligned}, x.size(0),
+                gradients.accumulate_dweight, ctx);
+    launch(op, rms_norm_backward_kernel<D>, x.size(0), kRowThreads, ctx, norm);
+  });
+}
+
+}  // namespace grpo::ops
