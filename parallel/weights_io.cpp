@@ -58,7 +58,9 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 
 void check_tensor(const model::WeightsDirectory& weights, const LogicalTensor& part) {
   const model::TensorInfo* info = weights.find(part.name);
-  if (info == nullptr) throw DataError(weights.file_of(part.name) + ": tensor is missing");
+  if (info == nullptr) {
+    throw DataError(fmt::format("{}: tensor '{}' is missing", weights.file_of(part.name), part.name));
+  }
   std::vector<int64_t> expected{part.rows};
   if (!part.is_vector) expected.push_back(part.cols);
   if (info->shape != expected) {
