@@ -52,8 +52,10 @@ void remove_earlier_run(const std::filesystem::path& log_dir) {
 }  // namespace
 
 void refuse_used_log_dir(const std::filesystem::path& log_dir, bool overwrite) {
-  std::error_code ignored;
-  if (!overwrite && std::filesystem::exists(log_dir / "metrics.jsonl", ignored)) {
+  // A run that failed before its first line leaves an empty file: nothing is lost.
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(log_dir / "metrics.jsonl", error);
+  if (!overwrite && !error && bytes > 0) {
     throw ConfigError(fmt::format(
         "logger.log_dir {} holds the metrics.jsonl of an earlier run; allowed: another folder, --resume auto to go "
         "on from its checkpoints, or logger.overwrite=true to replace that run's files",

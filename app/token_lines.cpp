@@ -32,7 +32,7 @@ std::vector<int32_t> token_ids(const nlohmann::json& values, int64_t vocab_size)
 std::vector<int32_t> tokens_of(const std::string& line, const TokenLinesOptions& options,
                                const model::Tokenizer* tokenizer) {
   model::check_utf8(line);
-  const nlohmann::json object = model::parse_json(line, "not JSON");
+  const nlohmann::json object = model::parse_json(line, "the line");
   if (!object.is_object()) {
     throw DataError(fmt::format("the line is {}; a JSON object is needed", object.type_name()));
   }

@@ -71,7 +71,7 @@ class ExampleReader {
   PromptExample read(const std::string& line, const std::string& where, int64_t index) const {
     try {
       model::check_utf8(line);
-      return read_object(model::parse_json(line, "not JSON"), index);
+      return read_object(model::parse_json(line, "the line"), index);
     } catch (const DataError& error) {
       throw DataError(fmt::format("{}: {}", where, error.what()));
     }

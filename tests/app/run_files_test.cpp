@@ -91,6 +91,15 @@ TEST(RunFiles, AnEarlierRunIsKeptUnlessOverwriteIsSet) {
   EXPECT_EQ(folder.read("samples/mine.txt"), "kept");
 }
 
+// What a run leaves that failed before its first line.
+TEST(RunFiles, AnEmptyMetricsFileIsNoEarlierRun) {
+  const ScratchFolder folder;
+  folder.write("metrics.jsonl", "");
+  EXPECT_NO_THROW(refuse_used_log_dir(folder.path(), false));
+  folder.write("metrics.jsonl", "{\"step\": 0}\n");
+  EXPECT_THROW(refuse_used_log_dir(folder.path(), false), ConfigError);
+}
+
 TEST(RunFiles, AFolderThatCannotBeMadeIsAConfigError) {
   const ScratchFolder folder;
   folder.write("file", "");

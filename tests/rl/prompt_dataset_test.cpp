@@ -77,7 +77,7 @@ TEST_F(PromptDatasetTest, ErrorsNameFileAndLine) {
             ":3: has no field \"prompt\"; the nearest is \"promt\"");
   EXPECT_EQ(error_of(good + "{\"prompt\": \"\xff\"}\n"),
             ":2: the text is not UTF-8: byte 0xff at offset 12");
-  EXPECT_TRUE(error_of(good + "{\"prompt\": \n").starts_with(":2: not JSON"));
+  EXPECT_TRUE(error_of(good + "{\"prompt\": \n").starts_with(":2: the line: not valid JSON"));
   EXPECT_EQ(error_of("[1]\n"), ":1: the line is array; a JSON object is needed");
   EXPECT_EQ(error_of("{\"prompt\": [1], \"answer\": \"a\"}\n"),
             ":1: field \"prompt\" is array; allowed: string, number, boolean");
