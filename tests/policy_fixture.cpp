@@ -100,34 +100,55 @@ LogicalValues::LogicalValues(const std::vector<ParameterSpec>& specs) {
   }
 }
 
+size_t LogicalValues::place_of(const std::string& name) const {
+  size_t place = 0;
+  while (values_.at(place).first != name) ++place;
+  return place;
+}
+
+void LogicalValues::write(size_t place, int64_t index, float value) {
+  auto& [name, values] = values_[place];
+  float& held = values.at(static_cast<size_t>(index));
+  const bool is_repeated = is_written_[place][static_cast<size_t>(index)];
+  if (is_repeated && std::bit_cast<uint32_t>(held) != std::bit_cast<uint32_t>(value)) {
+    // Thrown, so that one element is told of, not thousands.
+    throw InternalError(
+        fmt::format("ranks hold different values of {}, element {}: {} and {}", name, index, held, value));
+  }
+  held = value;
+  is_written_[place][static_cast<size_t>(index)] = true;
+}
+
 void LogicalValues::add(const parallel::ShardedParameterStore& store,
                         const std::function<Tensor(ParameterId)>& source) {
   const std::lock_guard lock(mutex_);
   for_each_region(store, [&](ParameterId id, const LogicalTensor& part, const parallel::Region& region,
                              const Tensor&) {
-    size_t place = 0;
-    while (values_[place].first != part.name) ++place;
+    const size_t place = place_of(part.name);
     const Tensor tensor = source(id);
     for (int64_t r = 0; r < region.num_rows; ++r) {
       for (int64_t c = 0; c < region.num_cols; ++c) {
-        const auto to =
-            static_cast<size_t>((region.logical_row + r) * part.cols + region.logical_col + c);
         const int64_t from = (region.stored_row + r) * region.num_cols + c;
-        const float value = tensor.dtype() == DType::kFloat32
-                                ? tensor.data<float>()[from]
-                                : static_cast<float>(tensor.data<Bfloat16>()[from]);
-        float& held = values_[place].second[to];
-        if (is_written_[place][to] && std::bit_cast<uint32_t>(held) != std::bit_cast<uint32_t>(value)) {
-          ADD_FAILURE() << "ranks hold different values of " << part.name << " at row "
-                        << region.logical_row + r << ", column " << region.logical_col + c << ": " << held
-                        << " and " << value;
-          return;
-        }
-        held = value;
-        is_written_[place][to] = true;
+        write(place, (region.logical_row + r) * part.cols + region.logical_col + c,
+              tensor.dtype() == DType::kFloat32 ? tensor.data<float>()[from]
+                                                : static_cast<float>(tensor.data<Bfloat16>()[from]));
       }
     }
   });
+}
+
+void LogicalValues::add_owned_gradients(const parallel::ShardedParameterStore& store) {
+  CHECK(store.groups().tp.size() == 1, "a span of a column cut wraps at the shard's width");
+  const std::lock_guard lock(mutex_);
+  for (const parallel::OwnedSpan& span : store.owned_spans()) {
+    const LogicalTensor& part =
+        store.specs()[static_cast<size_t>(span.parameter)].parts[static_cast<size_t>(span.part)];
+    const size_t place = place_of(part.name);
+    const int64_t first = span.logical_row * part.cols + span.logical_col;
+    for (int64_t i = 0; i < span.num_elements; ++i) {
+      write(place, first + i, span.gradient.data<float>()[i]);
+    }
+  }
 }
 
 NamedValues LogicalValues::take() {

@@ -33,10 +33,15 @@ class LogicalValues {
 
   // Writes what this rank holds; the test fails where another rank wrote other bits.
   void add(const parallel::ShardedParameterStore& store, const std::function<Tensor(ParameterId)>& source);
+  // The reduced gradients of the elements this rank's optimizer owns.
+  void add_owned_gradients(const parallel::ShardedParameterStore& store);
   // After all ranks; the test fails for an element that no rank wrote.
   NamedValues take();
 
  private:
+  size_t place_of(const std::string& name) const;
+  void write(size_t place, int64_t index, float value);
+
   std::mutex mutex_;
   NamedValues values_;
   std::vector<std::vector<bool>> is_written_;

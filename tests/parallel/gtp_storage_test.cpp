@@ -1,0 +1,243 @@
+// What a sharded store holds beside other models in one process, and what inference sees of it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "generation/engine.h"
+#include "parallel/sharded_parameter_store.h"
+#include "rl/sequence_scorer.h"
+#include "tests/policy_fixture.h"
+
+namespace grpo::parallel {
+namespace {
+
+using testing::make_rollout;
+using testing::NamedValues;
+using testing::PolicyCase;
+using testing::PolicyOutcome;
+using testing::RankContext;
+using testing::run_ranks;
+using testing::TestModel;
+
+TEST(GtpStorage, G01_BiasIsWholeOnEveryPeer) {
+  run_ranks(2, [](World& world) {
+    RankContext rank;
+    const TestModel model(rank, testing::odd_config(), make_training_groups(world, Mesh(1, 2, 1), 16));
+    const ParameterId bias = model.parameters.layers[0].qkv_bias;
+    EXPECT_EQ(model.store.shard(bias).num_elements(), 80);  // not 40, not 48
+    EXPECT_EQ(model.store.gradient_shard(bias).num_elements(), 80);
+    EXPECT_EQ(model.store.shard(model.parameters.layers[0].qkv_weight).shape(), (Shape{48, 48}));
+  });
+}
+
+TEST(GtpStorage, G01_BiasesStayEqualOnPeersThroughThreeSteps) {
+  PolicyCase policy_case{.config = testing::odd_config(),
+                         .sequences = make_rollout({{3, 9}, {5, 4}, {2, 7}}, 131, 4),
+                         .signals = {}};
+  policy_case.signals = testing::make_signals(policy_case.sequences, 4.0);
+  policy_case.options.learning_rate = 0.1;
+  policy_case.num_updates = 3;
+  const PolicyOutcome outcome = train_policy(policy_case, {2, 1});  // demands equal bits on both peers
+  const PolicyOutcome reference = train_policy(policy_case, {1, 1});
+  testing::expect_weight_parity(outcome, reference);
+  for (size_t i = 0; i < outcome.weights.size(); ++i) {
+    if (outcome.weights[i].first.ends_with("v_proj.bias")) {
+      EXPECT_NE(outcome.weights[i].second, outcome.initial_weights[i].second);
+    }
+  }
+}
+
+TEST(GtpStorage, PaddingIsZeroAndSharesAreTheMathOfTheAxes) {
+  run_ranks(4, [](World& world) {
+    RankContext rank;
+    TestModel model(rank, testing::odd_config(), make_training_groups(world, Mesh(1, 4, 1), 16));
+    testing::fill_lively(model.store, 7);
+    for (size_t i = 0; i < model.store.specs().size(); ++i) {
+      const auto id = static_cast<ParameterId>(i);
+      const ShardLayout& layout = model.store.layout(id);
+      const Tensor shard = model.store.shard(id);
+      EXPECT_EQ(shard.shape(), (Shape{layout.shard_rows, layout.cols}));
+      int64_t real_rows = 0;
+      for (const Region& region : layout.regions) real_rows += region.num_rows;
+      for (int64_t e = real_rows * layout.cols; e < shard.num_elements(); ++e) {
+        ASSERT_EQ(shard.data<float>()[e], 0.0f);
+      }
+      const bool is_matrix = model.store.specs()[i].gtp == GtpPlacement::kSharded;
+      if (world.rank() == 3 && is_matrix && id != model.parameters.layers[0].gate_up_weight &&
+          id != model.parameters.layers[1].gate_up_weight) {
+        EXPECT_EQ(real_rows, 0) << model.store.specs()[i].name;  // G05: padding is a whole rank
+      }
+    }
+  });
+}
+
+// Logits [rows of the only sequence, V] of every token, through the cached path.
+std::vector<float> logits_of(TestModel& model, const std::vector<int32_t>& tokens, RankContext& rank) {
+  const Workspace::Scope scope(rank.workspace);
+  const auto t = static_cast<int64_t>(tokens.size());
+  const model::PackedSequence packed{.tokens = tokens, .first_target = t, .cuts = {}};
+  const model::PackedBatch batch({&packed, 1}, rank.allocator);
+  model::CachedRows rows{.tokens = batch.tokens,
+                         .positions = batch.positions,
+                         .kv = {.keys = {},
+                                .values = {},
+                                .query_offsets = batch.query_offsets,
+                                .context_lengths = batch.context_lengths,
+                                .page_first_slot = batch.page_first_slot,
+                                .page_size_tokens = t},
+                         .keys = {},
+                         .values = {},
+                         .logit_rows = rank.workspace.take(DType::kInt32, {t})};
+  const Shape cache{t, model.config.num_kv_heads, model.config.head_dim};
+  for (int64_t layer = 0; layer < model.config.num_layers; ++layer) {
+    rows.keys.push_back(rank.workspace.take(model.store.dtype(), cache));
+    rows.values.push_back(rank.workspace.take(model.store.dtype(), cache));
+  }
+  for (int64_t i = 0; i < t; ++i) rows.logit_rows.data<int32_t>()[i] = static_cast<int32_t>(i);
+  std::vector<float> logits(static_cast<size_t>(t * model.config.vocab_size), NAN);
+  model.transformer.forward_cached(
+      Tensor(logits.data(), DType::kFloat32, {t, model.config.vocab_size}, Device::cpu()), rows, rank.ctx);
+  return logits;
+}
+
+// The vocabulary of Qwen2.5-0.5B: a shard of (75968, D) behind a head of 151936 logits.
+TEST(GtpStorage, G02_ATiedHeadAcceptsItsShardedWeight) {
+  model::ModelConfig config = testing::even_config(true);
+  config.vocab_size = 151936;
+  config.num_layers = 1;
+  config.hidden_size = 32;
+  config.head_dim = 8;
+  const std::vector<int32_t> tokens = {151935, 75967, 75968, 0, 151643};
+  std::vector<float> expected;
+  const auto run = [&](World& world, const Mesh& mesh) {
+    RankContext rank;
+    TestModel model(rank, config, make_training_groups(world, mesh, 16), DType::kBfloat16);
+    EXPECT_EQ(model.store.shard(model.parameters.head).size(0), 151936 / mesh.gtp_remat_size());
+    // Distinct, cheap to make.
+    testing::for_each_region(model.store, [](ParameterId, const LogicalTensor& part, const Region& region,
+                                             const Tensor& shard) {
+      for (int64_t i = 0; i < region.num_rows * region.num_cols; ++i) {
+        const auto place = static_cast<uint64_t>(region.logical_row * region.num_cols + i) + part.name.size();
+        shard.data<Bfloat16>()[region.stored_row * region.num_cols + i] =
+            Bfloat16(static_cast<float>(place * 2654435761u % 251) / 251.0f - 0.5f);
+      }
+    });
+    return logits_of(model, tokens, rank);
+  };
+  run_ranks(1, [&](World& world) { expected = run(world, Mesh(1, 1, 1)); });
+  ASSERT_EQ(expected.size(), tokens.size() * 151936);
+  run_ranks(2, [&](World& world) { EXPECT_EQ(run(world, Mesh(1, 2, 1)), expected); });
+}
+
+TEST(GtpStorage, G03_AnInferenceModelBesideATrainedOneIsWholeAndNeverGathers) {
+  run_ranks(2, [](World& world) {
+    RankContext rank;
+    rank.allocator.set_poison_scratch(true);
+    const auto config = testing::odd_config();
+    TestModel trained(rank, config, make_training_groups(world, Mesh(1, 2, 1), 16));
+    const ProcessGroups groups = make_generation_groups(world);
+    TestModel inference(rank, config, groups);
+    testing::fill_lively(trained.store, 7);
+    testing::fill_lively(inference.store, 7);
+    for (size_t i = 0; i < inference.store.specs().size(); ++i) {
+      const ParameterSpec& spec = inference.store.specs()[i];
+      EXPECT_EQ(inference.store.shard(static_cast<ParameterId>(i)).shape(), (Shape{spec.rows(), spec.cols()}));
+    }
+    generation::Engine engine(inference.transformer,
+                              {.max_sequence_tokens = 40,
+                               .max_batch_size = 2,
+                               .page_size_tokens = 4,
+                               .prefill_chunk_tokens = 3},
+                              rank.allocator);
+    const generation::GenerationRequest request{
+        .tag = 0, .draw_index = 0, .prompt_tokens = {5, 130, 77, 9}, .sample_indices = {0, 1, 2}};
+    const generation::SamplingParams params{.filter = {},
+                                            .greedy = false,
+                                            .max_new_tokens = 20,
+                                            .stop_token_ids = {},
+                                            .ignore_stop = true,
+                                            .seed = 1,
+                                            .split = generation::DrawSplit::kTrain};
+    const auto completions = engine.generate({&request, 1}, params, rank.ctx, [](int64_t, int64_t) {});
+    EXPECT_EQ(inference.store.counters().gathers, 0);
+    EXPECT_EQ(groups.world.communicator().counters().num_collectives, 0);
+    EXPECT_EQ(trained.store.counters().gathers, 0);  // the trained model did not run
+
+    // The same tokens under the trained, sharded model: the same bits.
+    std::vector<rl::RolloutSequence> sequences;
+    for (const generation::Completion& completion : completions) {
+      rl::RolloutSequence sequence{};
+      sequence.prompt_tokens = request.prompt_tokens;
+      sequence.response_tokens = completion.tokens;
+      sequences.push_back(sequence);
+    }
+    const rl::SequenceLogprobs scores = rl::score_sequences(
+        trained.transformer, trained.store.groups(), sequences,
+        {.inv_temperature = 1.0f, .max_tokens = 48, .cut_check = nullptr}, rank.ctx);
+    for (size_t s = 0; s < completions.size(); ++s) {
+      EXPECT_EQ(scores.processed[s], completions[s].logprobs);
+    }
+    EXPECT_GT(trained.store.counters().gathers, 0);
+    EXPECT_EQ(inference.store.counters().gathers, 0);
+  });
+}
+
+// One model's pass must leave no trace in another's: A scores, B scores, A trains, A scores, three times.
+TEST(GtpStorage, G09_PolicyAndReferenceTakeTurns) {
+  const auto config = testing::even_config();
+  const auto sequences = make_rollout({{3, 9}, {5, 4}, {2, 0}, {1, 12}}, config.vocab_size, 4);
+  const rl::ScorerOptions options{.inv_temperature = 1.0f, .max_tokens = 16, .cut_check = nullptr};
+  run_ranks(2, [&](World& world) {
+    RankContext rank;
+    rank.allocator.set_poison_scratch(true);
+    const Mesh mesh(1, 2, 1);
+    TestModel policy(rank, config, make_training_groups(world, mesh, 16));
+    TestModel reference(rank, config, make_training_groups(world, mesh, 16));
+    testing::fill_lively(policy.store, 7);
+    testing::fill_lively(reference.store, 8);
+    const auto score = [&](TestModel& model) {
+      const GtpCounters before = model.store.counters();
+      auto result = rl::score_sequences(model.transformer, model.store.groups(), sequences, options, rank.ctx);
+      EXPECT_GT(model.store.counters().gathers, before.gathers);
+      return result.processed;
+    };
+    const auto solo = [&](uint64_t seed) {
+      TestModel alone(rank, config, testing::solo_groups());
+      testing::fill_lively(alone.store, seed);
+      return rl::score_sequences(alone.transformer, alone.store.groups(), sequences, options, rank.ctx).processed;
+    };
+    const auto expected_policy = solo(7);
+    const auto expected_reference = solo(8);
+    ASSERT_NE(expected_policy, expected_reference);
+    size_t live_bytes = 0;
+    for (int round = 0; round < 3; ++round) {
+      EXPECT_EQ(score(policy), expected_policy);
+      EXPECT_EQ(score(reference), expected_reference);
+      rl::NllLoss loss(10);
+      const model::PackedBatch batch =
+          rl::pack_rollout({&sequences[static_cast<size_t>(world.rank())]}, rank.allocator);
+      policy.transformer.train(batch, 1.0f, loss, nullptr, rank.ctx);
+      EXPECT_EQ(score(policy), expected_policy);
+      // Every buffer is back in its pool: later rounds allocate nothing.
+      if (round == 0) live_bytes = rank.allocator.live_bytes();
+      EXPECT_EQ(rank.allocator.live_bytes(), live_bytes);
+    }
+  });
+}
+
+TEST(GtpStorage, WeightsThatWaitForARefitLookUnusable) {
+  RankContext rank;
+  ShardedParameterStore store("generation", model::make_transformer_parameters(testing::odd_config(), 0.1f).specs,
+                              testing::solo_groups(), DType::kBfloat16, Gradients::kNone, rank.allocator);
+  const uint64_t version = store.version();
+  store.poison_weights();
+  EXPECT_GT(store.version(), version);
+  testing::for_each_region(store, [](ParameterId, const LogicalTensor& part, const Region&, const Tensor& shard) {
+    for (int64_t i = 0; i < shard.num_elements(); ++i) {
+      ASSERT_TRUE(std::isnan(static_cast<float>(shard.data<Bfloat16>()[i]))) << part.name;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace grpo::parallel
