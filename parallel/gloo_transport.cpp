@@ -26,9 +26,9 @@ using std::chrono::milliseconds;
 using Kind = TransportError::Kind;
 
 milliseconds time_left(SteadyClock::time_point deadline) {
-  // Never negative: gloo reads -1 ms as "the default timeout".
-  return std::max(milliseconds(0),
-                  std::chrono::duration_cast<milliseconds>(deadline - SteadyClock::now()));
+  // Never negative: gloo reads -1 ms as "the default timeout". Rounded up: a wait that ends before its deadline would
+  // look like a closed connection.
+  return std::max(milliseconds(0), std::chrono::ceil<milliseconds>(deadline - SteadyClock::now()));
 }
 
 // Shows our store to gloo. Waits end at our deadline whatever timeout gloo passes.
