@@ -76,7 +76,8 @@ parallel::GtpCounters expected_counters(const parallel::ShardedParameterStore& s
     const int64_t reads = num_passes * schedule.num_reads(id);
     const int64_t scatters = schedule.num_contributions(id) > 0 ? num_passes : 0;
     counters.gathers += reads;
-    counters.gathered_bytes += reads * elements * static_cast<int64_t>(dtype_size_bytes(store.dtype()));
+    counters.gathered_bytes +=
+        reads * elements * static_cast<int64_t>(dtype_size_bytes(store.dtype()));
     counters.reduce_scatters += scatters;
     counters.reduce_scattered_bytes += scatters * elements * static_cast<int64_t>(sizeof(float));
   }
@@ -112,8 +113,8 @@ void LogicalValues::write(size_t place, int64_t index, float value) {
   const bool is_repeated = is_written_[place][static_cast<size_t>(index)];
   if (is_repeated && std::bit_cast<uint32_t>(held) != std::bit_cast<uint32_t>(value)) {
     // Thrown, so that one element is told of, not thousands.
-    throw InternalError(
-        fmt::format("ranks hold different values of {}, element {}: {} and {}", name, index, held, value));
+    throw InternalError(fmt::format("ranks hold different values of {}, element {}: {} and {}",
+                                    name, index, held, value));
   }
   held = value;
   is_written_[place][static_cast<size_t>(index)] = true;
@@ -122,16 +123,17 @@ void LogicalValues::write(size_t place, int64_t index, float value) {
 void LogicalValues::add(const parallel::ShardedParameterStore& store,
                         const std::function<Tensor(ParameterId)>& source) {
   const std::lock_guard lock(mutex_);
-  for_each_region(store, [&](ParameterId id, const LogicalTensor& part, const parallel::Region& region,
-                             const Tensor&) {
+  for_each_region(store, [&](ParameterId id, const LogicalTensor& part,
+                             const parallel::Region& region, const Tensor&) {
     const size_t place = place_of(part.name);
     const Tensor tensor = source(id);
     for (int64_t r = 0; r < region.num_rows; ++r) {
       for (int64_t c = 0; c < region.num_cols; ++c) {
         const int64_t from = (region.stored_row + r) * region.num_cols + c;
         write(place, (region.logical_row + r) * part.cols + region.logical_col + c,
-              tensor.dtype() == DType::kFloat32 ? tensor.data<float>()[from]
-                                                : static_cast<float>(tensor.data<Bfloat16>()[from]));
+              tensor.dtype() == DType::kFloat32
+                  ? tensor.data<float>()[from]
+                  : static_cast<float>(tensor.data<Bfloat16>()[from]));
       }
     }
   });
@@ -167,29 +169,31 @@ struct SharedValues {
   LogicalValues final;
 };
 
-PolicyOutcome train_on_rank(const PolicyCase& policy_case, const Layout& layout, parallel::World& world,
-                            SharedValues& shared) {
+PolicyOutcome train_on_rank(const PolicyCase& policy_case, const Layout& layout,
+                            parallel::World& world, SharedValues& shared) {
   RankContext rank;
   rank.allocator.set_poison_scratch(true);
-  TestModel model(rank, policy_case.config,
-                  parallel::make_training_groups(world, parallel::Mesh(1, layout.gtp_remat, layout.dp), 16),
-                  policy_case.dtype);
+  TestModel model(
+      rank, policy_case.config,
+      parallel::make_training_groups(world, parallel::Mesh(1, layout.gtp_remat, layout.dp), 16),
+      policy_case.dtype);
   policy_case.fill(model.store);
   const auto weights = [&](ParameterId id) { return model.store.shard(id); };
   shared.initial.add(model.store, weights);
   PolicyOutcome outcome{.initial_weights = {}, .weights = {}, .updates = {}, .counters = {}};
   rl::Optimizer optimizer(policy_case.optimizer, model.store, rank.allocator);
   for (int update = 0; update < policy_case.num_updates; ++update) {
-    outcome.updates.push_back(rl::update_policy(policy_case.loss, model.transformer, model.store, optimizer,
-                                                policy_case.sequences, policy_case.signals,
-                                                policy_case.options, rank.ctx));
+    outcome.updates.push_back(rl::update_policy(
+        policy_case.loss, model.transformer, model.store, optimizer, policy_case.sequences,
+        policy_case.signals, policy_case.options, rank.ctx));
   }
   shared.final.add(model.store, weights);
   outcome.counters = model.store.counters();
   std::vector<int64_t> lengths;
   for (const auto& sequence : policy_case.sequences) lengths.push_back(sequence.length());
   const auto passes = static_cast<int64_t>(
-      rl::deal_micro_batches(lengths, layout.num_ranks(), policy_case.options.max_tokens)[0].size());
+      rl::deal_micro_batches(lengths, layout.num_ranks(), policy_case.options.max_tokens)[0]
+          .size());
   const UseSchedule& schedule = model.transformer.train_schedule(policy_case.loss.is_token_local());
   expect_counters(outcome.counters,
                   expected_counters(model.store, schedule, passes * policy_case.num_updates));
@@ -244,12 +248,13 @@ double difference_norm(const std::vector<float>& a, const std::vector<float>& b)
   return std::sqrt(sum);
 }
 
-void expect_weight_parity(const PolicyOutcome& layout, const PolicyOutcome& reference, double tolerance) {
+void expect_weight_parity(const PolicyOutcome& layout, const PolicyOutcome& reference,
+                          double tolerance) {
   double update = 0;
   double size = 0;
   for (size_t i = 0; i < reference.weights.size(); ++i) {
-    update = std::hypot(update, difference_norm(reference.weights[i].second,
-                                                reference.initial_weights[i].second));
+    update = std::hypot(
+        update, difference_norm(reference.weights[i].second, reference.initial_weights[i].second));
     size = std::hypot(size, norm(reference.initial_weights[i].second));
   }
   EXPECT_GE(update, 1e-2 * size) << "the update is too small to say anything";
@@ -262,8 +267,9 @@ void expect_weight_parity(const PolicyOutcome& layout, const PolicyOutcome& refe
     const double bound = tolerance * std::max(moved, 1e-3 * update);
     // Not LE: a NaN must fail.
     EXPECT_TRUE(difference_norm(layout.weights[i].second, expected) <= bound)
-        << name << ": differs by " << difference_norm(layout.weights[i].second, expected) << ", allowed "
-        << bound << "; ratio of the updates " << difference_norm(layout.weights[i].second, start) / moved;
+        << name << ": differs by " << difference_norm(layout.weights[i].second, expected)
+        << ", allowed " << bound << "; ratio of the updates "
+        << difference_norm(layout.weights[i].second, start) / moved;
   }
 }
 

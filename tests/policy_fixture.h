@@ -32,7 +32,8 @@ class LogicalValues {
   explicit LogicalValues(const std::vector<ParameterSpec>& specs);
 
   // Writes what this rank holds; the test fails where another rank wrote other bits.
-  void add(const parallel::ShardedParameterStore& store, const std::function<Tensor(ParameterId)>& source);
+  void add(const parallel::ShardedParameterStore& store,
+           const std::function<Tensor(ParameterId)>& source);
   // The reduced gradients of the elements this rank's optimizer owns.
   void add_owned_gradients(const parallel::ShardedParameterStore& store);
   // After all ranks; the test fails for an element that no rank wrote.
@@ -52,7 +53,8 @@ struct SequenceLengths {
   int64_t response;
 };
 
-// Sequences of random tokens with plausible generation log-probabilities; rewards alternate 0 and 1.
+// Sequences of random tokens with plausible generation log-probabilities; rewards alternate 0
+// and 1.
 std::vector<rl::RolloutSequence> make_rollout(const std::vector<SequenceLengths>& lengths,
                                               int64_t vocab_size, uint64_t seed);
 
@@ -89,8 +91,9 @@ struct PolicyOutcome {
   parallel::GtpCounters counters;  // of one rank
 };
 
-// Runs update_policy on every rank with poisoned scratch. All ranks must end with the same weights and results, and
-// the store's counters must be those of the schedule (gathers above 0 when gtp_remat is above 1); else the test fails.
+// Runs update_policy on every rank with poisoned scratch. All ranks must end with the same weights
+// and results, and the store's counters must be those of the schedule (gathers above 0 when
+// gtp_remat is above 1); else the test fails.
 PolicyOutcome train_policy(const PolicyCase& policy_case, const Layout& layout);
 
 // What `num_passes` runs of a schedule must add to a store's counters.
@@ -101,8 +104,9 @@ void expect_counters(const parallel::GtpCounters& actual, const parallel::GtpCou
 double norm(const std::vector<float>& values);
 double difference_norm(const std::vector<float>& a, const std::vector<float>& b);
 
-// Per tensor: ||layout - reference|| <= 1e-5 max(||update of the tensor||, 1e-3 ||update of the model||); the update
-// must be at least 1e-2 of the weights' norm, or the comparison would be with rounding errors.
+// Per tensor: ||layout - reference|| <= 1e-5 max(||update of the tensor||, 1e-3 ||update of the
+// model||); the update must be at least 1e-2 of the weights' norm, or the comparison would be with
+// rounding errors.
 void expect_weight_parity(const PolicyOutcome& layout, const PolicyOutcome& reference,
                           double tolerance = 1e-5);
 

@@ -1,4 +1,5 @@
-// The transformer on one rank: one forward for scoring, training and cached rows, whatever the chunks and packing.
+// The transformer on one rank: one forward for scoring, training and cached rows, whatever the
+// chunks and packing.
 #include "model/transformer.h"
 
 #include <gtest/gtest.h>
@@ -57,8 +58,8 @@ class ModelUnderTest {
     const auto view = [&](std::vector<float>& values) {
       return Tensor(values.data(), DType::kFloat32, {batch.num_predicted()}, Device::cpu());
     };
-    model.transformer.score({.processed = view(processed), .unfiltered = view(unfiltered)}, batch, 1.0f, nullptr,
-                            rank.ctx);
+    model.transformer.score({.processed = view(processed), .unfiltered = view(unfiltered)}, batch,
+                            1.0f, nullptr, rank.ctx);
     EXPECT_EQ(processed, unfiltered);  // nothing is cut
     return processed;
   }
@@ -72,7 +73,8 @@ class ModelUnderTest {
   }
 
   testing::NamedValues gradients() {
-    return testing::gather_logical(model.store, [&](ParameterId id) { return model.store.gradient_shard(id); });
+    return testing::gather_logical(model.store,
+                                   [&](ParameterId id) { return model.store.gradient_shard(id); });
   }
 
   RankContext rank;
@@ -100,7 +102,8 @@ struct Variant {
 class TransformerVariants : public ::testing::TestWithParam<Variant> {
  protected:
   TransformerVariants()
-      : sequences(make_rollout({{1, 0}, {1, 1}, {5, 7}, {3, 20}, {9, 1}, {4, 0}}, GetParam().config.vocab_size, 2)) {}
+      : sequences(make_rollout({{1, 0}, {1, 1}, {5, 7}, {3, 20}, {9, 1}, {4, 0}},
+                               GetParam().config.vocab_size, 2)) {}
 
   std::vector<RolloutSequence> sequences;
 };
@@ -182,9 +185,11 @@ TEST(Transformer, TemperatureIsInsideTheLogSoftmax) {
   const auto score = [&](float inv_temperature) {
     std::vector<float> processed(9);
     std::vector<float> unfiltered(9);
-    const auto view = [](std::vector<float>& v) { return Tensor(v.data(), DType::kFloat32, {9}, Device::cpu()); };
-    tested.model.transformer.score({.processed = view(processed), .unfiltered = view(unfiltered)}, batch,
-                                   inv_temperature, nullptr, tested.rank.ctx);
+    const auto view = [](std::vector<float>& v) {
+      return Tensor(v.data(), DType::kFloat32, {9}, Device::cpu());
+    };
+    tested.model.transformer.score({.processed = view(processed), .unfiltered = view(unfiltered)},
+                                   batch, inv_temperature, nullptr, tested.rank.ctx);
     return processed;
   };
   for (const float logprob : score(1e-6f)) EXPECT_NEAR(logprob, -std::log(131.0), 1e-4);
@@ -219,13 +224,14 @@ TEST(Transformer, GradientIsTheSlopeOfTheLoss) {
       const int64_t n = weights.num_elements();
       // Along the gradient itself the slope is its norm.
       double squares = 0;
-      for (int64_t e = 0; e < n; ++e) squares += std::pow(static_cast<double>(gradient.data<float>()[e]), 2);
+      for (int64_t e = 0; e < n; ++e)
+        squares += std::pow(static_cast<double>(gradient.data<float>()[e]), 2);
       const double size = std::sqrt(squares);
       const std::vector<float> start(weights.data<float>(), weights.data<float>() + n);
       const auto moved = [&](double step) {
         for (int64_t e = 0; e < n; ++e) {
-          weights.data<float>()[e] =
-              static_cast<float>(start[static_cast<size_t>(e)] + step * gradient.data<float>()[e] / size);
+          weights.data<float>()[e] = static_cast<float>(start[static_cast<size_t>(e)] +
+                                                        step * gradient.data<float>()[e] / size);
         }
         return weighted_sum();
       };

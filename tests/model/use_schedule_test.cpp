@@ -49,7 +49,8 @@ TEST_P(TransformerSchedules, TrainingGivesEveryParameterAGradient) {
     for (size_t i = 0; i < model.store.specs().size(); ++i) {
       const auto id = static_cast<ParameterId>(i);
       const bool is_tied_matrix = GetParam() && id == model.parameters.embedding;
-      EXPECT_EQ(schedule.num_contributions(id), is_tied_matrix ? 2 : 1) << model.store.specs()[i].name;
+      EXPECT_EQ(schedule.num_contributions(id), is_tied_matrix ? 2 : 1)
+          << model.store.specs()[i].name;
     }
     // The head in one pass reads its weight once, in two passes twice.
     const int head_reads = token_local ? 1 : 2;

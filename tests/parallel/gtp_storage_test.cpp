@@ -22,7 +22,8 @@ using testing::TestModel;
 TEST(GtpStorage, G01_BiasIsWholeOnEveryPeer) {
   run_ranks(2, [](World& world) {
     RankContext rank;
-    const TestModel model(rank, testing::odd_config(), make_training_groups(world, Mesh(1, 2, 1), 16));
+    const TestModel model(rank, testing::odd_config(),
+                          make_training_groups(world, Mesh(1, 2, 1), 16));
     const ParameterId bias = model.parameters.layers[0].qkv_bias;
     EXPECT_EQ(model.store.shard(bias).num_elements(), 80);  // not 40, not 48
     EXPECT_EQ(model.store.gradient_shard(bias).num_elements(), 80);
@@ -37,7 +38,8 @@ TEST(GtpStorage, G01_BiasesStayEqualOnPeersThroughThreeSteps) {
   policy_case.signals = testing::make_signals(policy_case.sequences, 4.0);
   policy_case.options.learning_rate = 0.1;
   policy_case.num_updates = 3;
-  const PolicyOutcome outcome = train_policy(policy_case, {2, 1});  // demands equal bits on both peers
+  const PolicyOutcome outcome =
+      train_policy(policy_case, {2, 1});  // demands equal bits on both peers
   const PolicyOutcome reference = train_policy(policy_case, {1, 1});
   testing::expect_weight_parity(outcome, reference);
   for (size_t i = 0; i < outcome.weights.size(); ++i) {
@@ -72,7 +74,8 @@ TEST(GtpStorage, PaddingIsZeroAndSharesAreTheMathOfTheAxes) {
 }
 
 // Logits [rows of the only sequence, V] of every token, through the cached path.
-std::vector<float> logits_of(TestModel& model, const std::vector<int32_t>& tokens, RankContext& rank) {
+std::vector<float> logits_of(TestModel& model, const std::vector<int32_t>& tokens,
+                             RankContext& rank) {
   const Workspace::Scope scope(rank.workspace);
   const auto t = static_cast<int64_t>(tokens.size());
   const model::PackedSequence packed{.tokens = tokens, .first_target = t, .cuts = {}};
@@ -96,7 +99,8 @@ std::vector<float> logits_of(TestModel& model, const std::vector<int32_t>& token
   for (int64_t i = 0; i < t; ++i) rows.logit_rows.data<int32_t>()[i] = static_cast<int32_t>(i);
   std::vector<float> logits(static_cast<size_t>(t * model.config.vocab_size), NAN);
   model.transformer.forward_cached(
-      Tensor(logits.data(), DType::kFloat32, {t, model.config.vocab_size}, Device::cpu()), rows, rank.ctx);
+      Tensor(logits.data(), DType::kFloat32, {t, model.config.vocab_size}, Device::cpu()), rows,
+      rank.ctx);
   return logits;
 }
 
@@ -114,10 +118,11 @@ TEST(GtpStorage, G02_ATiedHeadAcceptsItsShardedWeight) {
     TestModel model(rank, config, make_training_groups(world, mesh, 16), DType::kBfloat16);
     EXPECT_EQ(model.store.shard(model.parameters.head).size(0), 151936 / mesh.gtp_remat_size());
     // Distinct, cheap to make.
-    testing::for_each_region(model.store, [](ParameterId, const LogicalTensor& part, const Region& region,
-                                             const Tensor& shard) {
+    testing::for_each_region(model.store, [](ParameterId, const LogicalTensor& part,
+                                             const Region& region, const Tensor& shard) {
       for (int64_t i = 0; i < region.num_rows * region.num_cols; ++i) {
-        const auto place = static_cast<uint64_t>(region.logical_row * region.num_cols + i) + part.name.size();
+        const auto place =
+            static_cast<uint64_t>(region.logical_row * region.num_cols + i) + part.name.size();
         shard.data<Bfloat16>()[region.stored_row * region.num_cols + i] =
             Bfloat16(static_cast<float>(place * 2654435761u % 251) / 251.0f - 0.5f);
       }
@@ -141,7 +146,8 @@ TEST(GtpStorage, G03_AnInferenceModelBesideATrainedOneIsWholeAndNeverGathers) {
     testing::fill_lively(inference.store, 7);
     for (size_t i = 0; i < inference.store.specs().size(); ++i) {
       const ParameterSpec& spec = inference.store.specs()[i];
-      EXPECT_EQ(inference.store.shard(static_cast<ParameterId>(i)).shape(), (Shape{spec.rows(), spec.cols()}));
+      EXPECT_EQ(inference.store.shard(static_cast<ParameterId>(i)).shape(),
+                (Shape{spec.rows(), spec.cols()}));
     }
     generation::Engine engine(inference.transformer,
                               {.max_sequence_tokens = 40,
@@ -158,7 +164,8 @@ TEST(GtpStorage, G03_AnInferenceModelBesideATrainedOneIsWholeAndNeverGathers) {
                                             .ignore_stop = true,
                                             .seed = 1,
                                             .split = generation::DrawSplit::kTrain};
-    const auto completions = engine.generate({&request, 1}, params, rank.ctx, [](int64_t, int64_t) {});
+    const auto completions =
+        engine.generate({&request, 1}, params, rank.ctx, [](int64_t, int64_t) {});
     EXPECT_EQ(inference.store.counters().gathers, 0);
     EXPECT_EQ(groups.world.communicator().counters().num_collectives, 0);
     EXPECT_EQ(trained.store.counters().gathers, 0);  // the trained model did not run
@@ -182,7 +189,8 @@ TEST(GtpStorage, G03_AnInferenceModelBesideATrainedOneIsWholeAndNeverGathers) {
   });
 }
 
-// One model's pass must leave no trace in another's: A scores, B scores, A trains, A scores, three times.
+// One model's pass must leave no trace in another's: A scores, B scores, A trains, A scores, three
+// times.
 TEST(GtpStorage, G09_PolicyAndReferenceTakeTurns) {
   const auto config = testing::even_config();
   const auto sequences = make_rollout({{3, 9}, {5, 4}, {2, 0}, {1, 12}}, config.vocab_size, 4);
@@ -197,14 +205,17 @@ TEST(GtpStorage, G09_PolicyAndReferenceTakeTurns) {
     testing::fill_lively(reference.store, 8);
     const auto score = [&](TestModel& model) {
       const GtpCounters before = model.store.counters();
-      auto result = rl::score_sequences(model.transformer, model.store.groups(), sequences, options, rank.ctx);
+      auto result = rl::score_sequences(model.transformer, model.store.groups(), sequences, options,
+                                        rank.ctx);
       EXPECT_GT(model.store.counters().gathers, before.gathers);
       return result.processed;
     };
     const auto solo = [&](uint64_t seed) {
       TestModel alone(rank, config, testing::solo_groups());
       testing::fill_lively(alone.store, seed);
-      return rl::score_sequences(alone.transformer, alone.store.groups(), sequences, options, rank.ctx).processed;
+      return rl::score_sequences(alone.transformer, alone.store.groups(), sequences, options,
+                                 rank.ctx)
+          .processed;
     };
     const auto expected_policy = solo(7);
     const auto expected_reference = solo(8);
@@ -227,16 +238,18 @@ TEST(GtpStorage, G09_PolicyAndReferenceTakeTurns) {
 
 TEST(GtpStorage, WeightsThatWaitForARefitLookUnusable) {
   RankContext rank;
-  ShardedParameterStore store("generation", model::make_transformer_parameters(testing::odd_config(), 0.1f).specs,
-                              testing::solo_groups(), DType::kBfloat16, Gradients::kNone, rank.allocator);
+  ShardedParameterStore store(
+      "generation", model::make_transformer_parameters(testing::odd_config(), 0.1f).specs,
+      testing::solo_groups(), DType::kBfloat16, Gradients::kNone, rank.allocator);
   const uint64_t version = store.version();
   store.poison_weights();
   EXPECT_GT(store.version(), version);
-  testing::for_each_region(store, [](ParameterId, const LogicalTensor& part, const Region&, const Tensor& shard) {
-    for (int64_t i = 0; i < shard.num_elements(); ++i) {
-      ASSERT_TRUE(std::isnan(static_cast<float>(shard.data<Bfloat16>()[i]))) << part.name;
-    }
-  });
+  testing::for_each_region(
+      store, [](ParameterId, const LogicalTensor& part, const Region&, const Tensor& shard) {
+        for (int64_t i = 0; i < shard.num_elements(); ++i) {
+          ASSERT_TRUE(std::isnan(static_cast<float>(shard.data<Bfloat16>()[i]))) << part.name;
+        }
+      });
 }
 
 }  // namespace

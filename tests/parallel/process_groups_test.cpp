@@ -16,8 +16,8 @@ namespace {
 static_assert(!std::is_default_constructible_v<AxisGroup>);
 static_assert(!std::is_default_constructible_v<ProcessGroups>);
 static_assert(!std::is_constructible_v<ProcessGroups, AxisGroup, AxisGroup, AxisGroup, AxisGroup>);
-static_assert(std::is_constructible_v<ProcessGroups, AxisGroup, AxisGroup, AxisGroup, AxisGroup, AxisGroup,
-                                      int64_t>);
+static_assert(std::is_constructible_v<ProcessGroups, AxisGroup, AxisGroup, AxisGroup, AxisGroup,
+                                      AxisGroup, int64_t>);
 
 // World ranks of a group's members, as the group itself tells them.
 std::vector<double> members(const AxisGroup& axis, int world_rank) {
@@ -49,7 +49,8 @@ TEST(ProcessGroups, TrainingGroupsFollowTheMesh) {
     EXPECT_EQ(groups.dp.rank(), dp);
     EXPECT_EQ(groups.data.rank(), dp * 2 + gtp);
     const double base = tp;
-    EXPECT_EQ(members(groups.tp, world.rank()), (Ranks{base - tp + 2 * gtp + 4 * dp, 1 + 2. * gtp + 4 * dp}));
+    EXPECT_EQ(members(groups.tp, world.rank()),
+              (Ranks{base - tp + 2 * gtp + 4 * dp, 1 + 2. * gtp + 4 * dp}));
     EXPECT_EQ(members(groups.gtp_remat, world.rank()), (Ranks{base + 4 * dp, base + 2 + 4 * dp}));
     EXPECT_EQ(members(groups.dp, world.rank()), (Ranks{base + 2 * gtp, base + 2 * gtp + 4}));
     EXPECT_EQ(members(groups.data, world.rank()), (Ranks{base, base + 2, base + 4, base + 6}));

@@ -81,8 +81,12 @@ TEST(ShardLayout, G05_PaddingIsOfTheTpSliceNotOfTheFullWidth) {
   EXPECT_EQ(qkv.shard_rows, 32);
   ASSERT_FALSE(qkv.regions.empty());
   // q of tp rank 1 starts at logical row 24 of 48; a stored row is no logical row.
-  EXPECT_EQ(qkv.regions[0], (Region{.part = 0, .logical_row = 24, .logical_col = 0, .num_rows = 24,
-                                    .num_cols = 48, .stored_row = 0}));
+  EXPECT_EQ(qkv.regions[0], (Region{.part = 0,
+                                    .logical_row = 24,
+                                    .logical_col = 0,
+                                    .num_rows = 24,
+                                    .num_cols = 48,
+                                    .stored_row = 0}));
 }
 
 TEST(ShardLayout, G05_VocabularyIsFirstPaddedToTp) {
@@ -111,7 +115,8 @@ TEST(ShardLayout, G05_EvenModelNeedsNoPaddingUpToFour) {
   const TransformerParameters even = parameters_of(testing::even_config());
   for (const ParameterSpec& spec : even.specs) {
     for (const int gtp : {1, 2, 4}) {
-      EXPECT_EQ(layout_of(spec, {1, gtp}, 0, 0).padded_rows, spec.rows()) << spec.name << " gtp " << gtp;
+      EXPECT_EQ(layout_of(spec, {1, gtp}, 0, 0).padded_rows, spec.rows())
+          << spec.name << " gtp " << gtp;
     }
   }
 }
@@ -133,7 +138,8 @@ TEST(ShardLayout, G05_HalfBillionModelPadsOnlyAtThreeSixAndWideAlignment) {
   EXPECT_EQ(padding(layer.gate_up_weight, 3, 16), 9744 - 9728);
   EXPECT_EQ(padding(q05.embedding, 3, 16), 32);
   EXPECT_GT(padding(layer.o_weight, 6, 16), 0);
-  for (const ParameterId id : {q05.embedding, layer.qkv_weight, layer.o_weight, layer.down_weight}) {
+  for (const ParameterId id :
+       {q05.embedding, layer.qkv_weight, layer.o_weight, layer.down_weight}) {
     EXPECT_EQ(padding(id, 8, 32), 128);
   }
   EXPECT_EQ(padding(layer.gate_up_weight, 8, 32), 0);
@@ -170,10 +176,12 @@ TEST(ShardLayout, TensorsThatDoNotDivideOverTpAreRefused) {
     }
     return "";
   };
-  EXPECT_EQ(message(odd.layers[0].gate_up_weight, 3),
-            "rows of 'model.layers.0.mlp.gate_proj.weight', 100, do not divide over parallel.tensor = 3");
+  EXPECT_EQ(
+      message(odd.layers[0].gate_up_weight, 3),
+      "rows of 'model.layers.0.mlp.gate_proj.weight', 100, do not divide over parallel.tensor = 3");
   EXPECT_EQ(message(odd.layers[1].down_weight, 3),
-            "columns of 'model.layers.1.mlp.down_proj.weight', 100, do not divide over parallel.tensor = 3");
+            "columns of 'model.layers.1.mlp.down_proj.weight', 100, do not divide over "
+            "parallel.tensor = 3");
   EXPECT_NE(message(odd.layers[0].qkv_weight, 5), "");
   EXPECT_EQ(message(odd.embedding, 3), "");   // the vocabulary is padded
   EXPECT_EQ(message(odd.final_norm, 5), "");  // norms are not cut
@@ -209,8 +217,8 @@ class ShardCoverage : public ::testing::TestWithParam<CoverageCase> {
           EXPECT_EQ(r.num_cols * blocks, part.cols);
           EXPECT_EQ(r.logical_col % r.num_cols, 0);
           for (int64_t row = r.logical_row; row < r.logical_row + r.num_rows; ++row) {
-            ++counts[static_cast<size_t>(r.part)]
-                    .at(static_cast<size_t>(row * blocks + r.logical_col / r.num_cols));
+            ++counts[static_cast<size_t>(r.part)].at(
+                static_cast<size_t>(row * blocks + r.logical_col / r.num_cols));
           }
         }
       }
@@ -266,7 +274,8 @@ TEST_P(ShardCoverage, ShardsLaidEndToEndAreTheGatheredWeight) {
       for (int gtp_rank = 0; gtp_rank < axes.gtp; ++gtp_rank) {
         for (const Region& r : layout_of(spec, axes, tp_rank, gtp_rank).regions) {
           for (int64_t row = 0; row < r.num_rows; ++row) {
-            gathered.at(static_cast<size_t>(gtp_rank * first.shard_rows + r.stored_row + row)) = code(r, row);
+            gathered.at(static_cast<size_t>(gtp_rank * first.shard_rows + r.stored_row + row)) =
+                code(r, row);
           }
         }
       }
@@ -283,8 +292,8 @@ TEST_P(ShardCoverage, ShardsLaidEndToEndAreTheGatheredWeight) {
 
 std::vector<CoverageCase> coverage_cases() {
   std::vector<CoverageCase> cases;
-  for (const Axes axes : {Axes{1, 1}, Axes{1, 2}, Axes{1, 3}, Axes{1, 4}, Axes{2, 1}, Axes{2, 2},
-                          Axes{2, 3}}) {
+  for (const Axes axes :
+       {Axes{1, 1}, Axes{1, 2}, Axes{1, 3}, Axes{1, 4}, Axes{2, 1}, Axes{2, 2}, Axes{2, 3}}) {
     cases.push_back({"EVEN", testing::even_config(), axes});
     cases.push_back({"ODD", testing::odd_config(), axes});
     cases.push_back({"ODD_untied", testing::odd_config(false), axes});

@@ -47,9 +47,10 @@ NamedValues filled(const model::ModelConfig& config, const MeshSizes& mesh, DTyp
   LogicalValues values(specs_of(config));
   run_ranks(mesh.tp * mesh.gtp_remat * mesh.dp, [&](World& world) {
     RankContext rank;
-    ShardedParameterStore store("policy", specs_of(config),
-                                make_training_groups(world, Mesh(mesh.tp, mesh.gtp_remat, mesh.dp), 16),
-                                dtype, Gradients::kNone, rank.allocator);
+    ShardedParameterStore store(
+        "policy", specs_of(config),
+        make_training_groups(world, Mesh(mesh.tp, mesh.gtp_remat, mesh.dp), 16), dtype,
+        Gradients::kNone, rank.allocator);
     fill(store);
     values.add(store, [&](ParameterId id) { return store.shard(id); });
   });
@@ -60,7 +61,8 @@ NamedValues filled(const model::ModelConfig& config, const MeshSizes& mesh, DTyp
 class WholeStore {
  public:
   explicit WholeStore(const model::ModelConfig& config, DType dtype = DType::kFloat32)
-      : store("policy", specs_of(config), testing::solo_groups(), dtype, Gradients::kNone, rank.allocator) {}
+      : store("policy", specs_of(config), testing::solo_groups(), dtype, Gradients::kNone,
+              rank.allocator) {}
 
   RankContext rank;
   ShardedParameterStore store;
@@ -93,8 +95,8 @@ TEST(WeightsIo, AModelReadAndWrittenHasEveryTensorsBytes) {
 TEST(WeightsIo, R01_EveryLayoutLoadsTheSameModel) {
   for (const std::string& name : kGoldenModels) {
     const WeightsDirectory weights(golden_folder(name));
-    for (const MeshSizes& mesh : std::vector<MeshSizes>{{1, 1, 1}, {1, 2, 1}, {1, 3, 1}, {1, 4, 1},
-                                                        {2, 1, 1}, {2, 2, 1}, {1, 2, 2}}) {
+    for (const MeshSizes& mesh : std::vector<MeshSizes>{
+             {1, 1, 1}, {1, 2, 1}, {1, 3, 1}, {1, 4, 1}, {2, 1, 1}, {2, 2, 1}, {1, 2, 2}}) {
       if (mesh.tp > 1 && name == "qwen2_odd_vocab_tied") continue;  // 7 heads, 1 kv head
       SCOPED_TRACE(fmt::format("{} at tp{} gtp{} dp{}", name, mesh.tp, mesh.gtp_remat, mesh.dp));
       const NamedValues values =
@@ -225,8 +227,9 @@ TEST(WeightsIo, G02_AMatrixOfTheWrongLogicalSizeIsRefusedAndAShardIsNotTheModel)
   EditedModel edited("qwen2_odd_vocab_tied");
   EXPECT_EQ(edited.refusal(), "");
   edited.reshape("model.embed_tokens.weight", {514, 56});  // one row short
-  expect_parts(edited.refusal(), {"model.safetensors: tensor 'model.embed_tokens.weight' has shape [514, 56]",
-                                  "the model's config makes it [515, 56]"});
+  expect_parts(edited.refusal(),
+               {"model.safetensors: tensor 'model.embed_tokens.weight' has shape [514, 56]",
+                "the model's config makes it [515, 56]"});
   edited.reshape("model.embed_tokens.weight", {258, 56});  // a gtp shard
   expect_parts(edited.refusal(), {"[258, 56]", "[515, 56]"});
   edited.reshape("model.embed_tokens.weight", {544, 56});  // with padding
@@ -257,8 +260,9 @@ TEST(WeightsIo, MissingUnknownAndInteger) {
   expect_parts(missing.refusal(), {"model.layers.1.mlp.up_proj.weight", "missing"});
 
   EditedModel unknown("qwen2_tiny_tied");
-  unknown.add({.name = "model.layers.2.mlp.up_proj.weight", .dtype = DType::kFloat32, .shape = {160, 64}},
-              std::vector<std::byte>(160 * 64 * 4));
+  unknown.add(
+      {.name = "model.layers.2.mlp.up_proj.weight", .dtype = DType::kFloat32, .shape = {160, 64}},
+      std::vector<std::byte>(160 * 64 * 4));
   expect_parts(unknown.refusal(), {"model.layers.2.mlp.up_proj.weight", "no place in this model"});
 
   EditedModel integer("qwen2_tiny_tied");
@@ -283,13 +287,15 @@ TEST(WeightsIo, ANumberThatIsNotFiniteIsNamedByRowAndColumn) {
   const std::string down = "model.layers.1.mlp.down_proj.weight";  // [64, 160]
   EditedModel nan("qwen2_tiny_tied");
   nan.set_float(down, 63 * 160 + 159, std::numeric_limits<float>::quiet_NaN());
-  expect_parts(nan.refusal(), {"model.safetensors: tensor '" + down + "' holds nan at row 63, column 159"});
+  expect_parts(nan.refusal(),
+               {"model.safetensors: tensor '" + down + "' holds nan at row 63, column 159"});
   EditedModel infinite("qwen2_tiny_tied");
   infinite.set_float(down, 5, -std::numeric_limits<float>::infinity());
   expect_parts(infinite.refusal(), {"holds -inf at row 0, column 5"});
   EditedModel bias("qwen2_tiny_tied");
   bias.set_float("model.layers.0.self_attn.k_proj.bias", 7, std::numeric_limits<float>::infinity());
-  expect_parts(bias.refusal(), {"model.layers.0.self_attn.k_proj.bias' holds inf at row 7, column 0"});
+  expect_parts(bias.refusal(),
+               {"model.layers.0.self_attn.k_proj.bias' holds inf at row 7, column 0"});
 }
 
 TEST(WeightsIo, OnlyAWholeModelIsWritten) {
@@ -306,7 +312,8 @@ TEST(WeightsIo, OnlyAWholeModelIsWritten) {
 
 NamedValues random_model(const model::ModelConfig& config, const MeshSizes& mesh, uint64_t seed,
                          DType dtype = DType::kFloat32) {
-  return filled(config, mesh, dtype, [&](ShardedParameterStore& store) { initialize_random(store, seed); });
+  return filled(config, mesh, dtype,
+                [&](ShardedParameterStore& store) { initialize_random(store, seed); });
 }
 
 TEST(WeightsIo, G04_RandomWeightsAreTheSameModelInEveryLayout) {
@@ -326,7 +333,8 @@ TEST(WeightsIo, G04_PeersDoNotDrawCopiesOfOneBlock) {
   const auto config = testing::even_config();
   const NamedValues values = random_model(config, {1, 2, 1}, 42);
   for (const auto& [name, tensor] : values) {
-    if (name.find("proj.weight") == std::string::npos && name.find("embed") == std::string::npos) continue;
+    if (name.find("proj.weight") == std::string::npos && name.find("embed") == std::string::npos)
+      continue;
     int num_equal = 0;
     const size_t half = tensor.size() / 2;
     for (size_t i = 0; i < half; ++i) num_equal += tensor[i] == tensor[i + half];

@@ -43,20 +43,23 @@ class OptimizedStore {
   OptimizedStore(parallel::World& world, const model::ModelConfig& config, const MeshSizes& mesh,
                  const OptimizerConfig& optimizer_config, DType dtype = DType::kFloat32)
       : store("policy", model::make_transformer_parameters(config, 0.1f).specs,
-              parallel::make_training_groups(world, parallel::Mesh(mesh.tp, mesh.gtp_remat, mesh.dp), 16),
+              parallel::make_training_groups(world,
+                                             parallel::Mesh(mesh.tp, mesh.gtp_remat, mesh.dp), 16),
               dtype, parallel::Gradients::kFp32, rank.allocator) {
     testing::fill_lively(store, 3);
     optimizer.emplace(optimizer_config, store, rank.allocator);
   }
 
-  // What a backward pass leaves on this rank: sums over dp, and over gtp_remat for replicated parameters, are taken
-  // by reduce_gradients, so each of those ranks gets its part.
-  void set_gradients(const std::function<float(const LogicalTensor&, int64_t row, int64_t col)>& value) {
+  // What a backward pass leaves on this rank: sums over dp, and over gtp_remat for replicated
+  // parameters, are taken by reduce_gradients, so each of those ranks gets its part.
+  void set_gradients(
+      const std::function<float(const LogicalTensor&, int64_t row, int64_t col)>& value) {
     store.zero_gradients();
-    for_each_region(store, [&](ParameterId id, const LogicalTensor& part, const parallel::Region& region,
-                               const Tensor&) {
+    for_each_region(store, [&](ParameterId id, const LogicalTensor& part,
+                               const parallel::Region& region, const Tensor&) {
       const parallel::ProcessGroups& groups = store.groups();
-      const bool replicated = store.specs()[static_cast<size_t>(id)].gtp == GtpPlacement::kReplicated;
+      const bool replicated =
+          store.specs()[static_cast<size_t>(id)].gtp == GtpPlacement::kReplicated;
       // On one rank of the sum only, so that no rounding comes in.
       if (groups.dp.rank() != groups.dp.size() - 1) return;
       if (replicated && groups.gtp_remat.rank() != groups.gtp_remat.size() - 1) return;
@@ -83,7 +86,8 @@ class OptimizedStore {
 float ones(const LogicalTensor&, int64_t, int64_t) { return 1.0f; }
 
 float lively(const LogicalTensor& part, int64_t row, int64_t col) {
-  return normal_at(17, hash_name(part.name), static_cast<uint64_t>(row), static_cast<uint64_t>(col));
+  return normal_at(17, hash_name(part.name), static_cast<uint64_t>(row),
+                   static_cast<uint64_t>(col));
 }
 
 OptimizerConfig adamw(double weight_decay) {
@@ -107,9 +111,8 @@ NamedValues weights_after(const model::ModelConfig& config, const MeshSizes& mes
 }
 
 TEST(Optimizer, S01_NormOfOnesIsTheRootOfTheNumberOfLogicalParameters) {
-  for (const model::ModelConfig& config :
-       {testing::even_config(true), testing::even_config(false), testing::odd_config(true),
-        testing::odd_config(false)}) {
+  for (const model::ModelConfig& config : {testing::even_config(true), testing::even_config(false),
+                                           testing::odd_config(true), testing::odd_config(false)}) {
     const auto num_parameters =
         static_cast<double>(num_elements(model::make_transformer_parameters(config, 0.1f).specs));
     for (const MeshSizes& mesh : kMeshes) {
@@ -117,7 +120,8 @@ TEST(Optimizer, S01_NormOfOnesIsTheRootOfTheNumberOfLogicalParameters) {
       run_ranks(mesh.tp * mesh.gtp_remat * mesh.dp, [&](parallel::World& world) {
         OptimizedStore optimized(world, config, mesh, testing::plain_sgd());
         optimized.set_gradients(ones);
-        EXPECT_EQ(optimized.optimizer->gradient_norm(optimized.rank.ctx), std::sqrt(num_parameters));
+        EXPECT_EQ(optimized.optimizer->gradient_norm(optimized.rank.ctx),
+                  std::sqrt(num_parameters));
       });
     }
   }
@@ -129,7 +133,8 @@ TEST(Optimizer, S01_AClippedStepIsTheSameInEveryLayout) {
     optimized.set_gradients(ones);
     optimized.step(/*learning_rate=*/8.0, /*max_norm=*/1.0);
   };
-  const NamedValues reference = weights_after(config, {1, 1, 1}, testing::plain_sgd(), clipped_step);
+  const NamedValues reference =
+      weights_after(config, {1, 1, 1}, testing::plain_sgd(), clipped_step);
   const NamedValues start =
       weights_after(config, {1, 1, 1}, testing::plain_sgd(), [](OptimizedStore&) {});
   // Clipped to length 1, every element moves by 8 / sqrt(parameters).
@@ -173,7 +178,8 @@ TEST(Optimizer, AdamWIsTheSameInEveryLayoutInBothDtypes) {
   }
 }
 
-// In bfloat16 a small step is lost on the weight, but not on its master: after enough of them the weight moves.
+// In bfloat16 a small step is lost on the weight, but not on its master: after enough of them the
+// weight moves.
 TEST(Optimizer, MastersKeepWhatBfloat16WeightsCannot) {
   const auto moved_after = [](int num_steps) {
     const auto config = testing::even_config();
@@ -183,7 +189,7 @@ TEST(Optimizer, MastersKeepWhatBfloat16WeightsCannot) {
           [&](OptimizedStore& optimized) {
             for (int step = 0; step < steps; ++step) {
               optimized.set_gradients(ones);
-              optimized.step(1e-4, 0.0);
+              optimized.step(4e-4, 0.0);
             }
           },
           DType::kBfloat16);
@@ -195,7 +201,7 @@ TEST(Optimizer, MastersKeepWhatBfloat16WeightsCannot) {
     return testing::difference_norm(start.back().second, end.back().second);
   };
   EXPECT_LT(moved_after(1), 0.05);
-  EXPECT_NEAR(moved_after(200), 200 * 1e-4 * 8, 0.02);  // 64 elements
+  EXPECT_NEAR(moved_after(50), 50 * 4e-4 * 8, 0.02);  // 64 elements
 }
 
 TEST(Optimizer, D02_PaddingStaysZeroThroughAdamWWithDecay) {
@@ -218,14 +224,18 @@ TEST(Optimizer, D02_PaddingStaysZeroThroughAdamWWithDecay) {
         ASSERT_EQ(optimized.store.gradient_shard(id).data<float>()[e], 0.0f);
       }
     }
-    if (world.rank() == 3) { EXPECT_GT(num_padding, 48 * 48); }
-    // Moments exist for logical elements alone: all ranks' state, without the replicated copies, is the model.
+    if (world.rank() == 3) {
+      EXPECT_GT(num_padding, 48 * 48);
+    }
+    // Moments exist for logical elements alone: all ranks' state, without the replicated copies, is
+    // the model.
     double own = 0;
     for (const parallel::OwnedSpan& span : optimized.store.owned_spans()) {
       if (span.counts_in_norm) own += static_cast<double>(span.num_elements);
     }
     double all = 0;
-    for (const double part : parallel::all_gather_double(optimized.store.groups().world.communicator(), own)) {
+    for (const double part :
+         parallel::all_gather_double(optimized.store.groups().world.communicator(), own)) {
       all += part;
     }
     EXPECT_EQ(all, static_cast<double>(num_elements(optimized.store.specs())));
@@ -265,29 +275,34 @@ TEST(Optimizer, D04_NormsAndBiasesStayEqualOnPeersWithDifferentData) {
       for (size_t i = 0; i < optimized.store.specs().size(); ++i) {
         if (optimized.store.specs()[i].gtp != GtpPlacement::kReplicated) continue;
         const Tensor gradient = optimized.store.gradient_shard(static_cast<ParameterId>(i));
-        std::fill_n(gradient.data<float>(), gradient.num_elements(), static_cast<float>(world.rank() + 1));
+        std::fill_n(gradient.data<float>(), gradient.num_elements(),
+                    static_cast<float>(world.rank() + 1));
       }
       optimized.store.reduce_gradients();
       double checksum = 0;
       for (const parallel::OwnedSpan& span : optimized.store.owned_spans()) {
         const ParameterSpec& spec = optimized.store.specs()[static_cast<size_t>(span.parameter)];
         if (spec.gtp != GtpPlacement::kReplicated) continue;
-        for (int64_t i = 0; i < span.num_elements; ++i) ASSERT_EQ(span.gradient.data<float>()[i], 10.0f);
+        for (int64_t i = 0; i < span.num_elements; ++i)
+          ASSERT_EQ(span.gradient.data<float>()[i], 10.0f);
       }
       optimized.step(0.01, 0.0);
       for (size_t i = 0; i < optimized.store.specs().size(); ++i) {
         if (optimized.store.specs()[i].gtp != GtpPlacement::kReplicated) continue;
         const Tensor weights = optimized.store.shard(static_cast<ParameterId>(i));
-        for (int64_t e = 0; e < weights.num_elements(); ++e) checksum += weights.data<float>()[e] * (e + 1.0);
+        for (int64_t e = 0; e < weights.num_elements(); ++e)
+          checksum += weights.data<float>()[e] * (e + 1.0);
       }
       Communicator& all = optimized.store.groups().world.communicator();
-      for (const double other : parallel::all_gather_double(all, checksum)) EXPECT_EQ(other, checksum);
+      for (const double other : parallel::all_gather_double(all, checksum))
+        EXPECT_EQ(other, checksum);
     }
   });
 }
 
 TEST(Optimizer, ANonFiniteGradientNamesTensorAndRankOnEveryRank) {
-  for (const float poison : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+  for (const float poison :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     std::atomic<int> num_refused = 0;
     run_ranks(2, [&](parallel::World& world) {
       OptimizedStore optimized(world, testing::odd_config(), {1, 2, 1}, testing::plain_sgd());
@@ -299,7 +314,8 @@ TEST(Optimizer, ANonFiniteGradientNamesTensorAndRankOnEveryRank) {
       } catch (const NonFiniteError& error) {
         ++num_refused;
         EXPECT_EQ(std::string(error.what()),
-                  "the gradient of 'model.layers.1.mlp.up_proj.weight' is not finite (first seen on rank 1)");
+                  "the gradient of 'model.layers.1.mlp.up_proj.weight' is not finite (first seen "
+                  "on rank 1)");
       }
     });
     EXPECT_EQ(num_refused, 2);
@@ -313,7 +329,8 @@ TEST(Optimizer, WeightsWrittenFromOutsideNeedAReload) {
     optimized.optimizer->reload_masters(optimized.rank.ctx);
     const uint64_t version = optimized.store.version();
     const Tensor shard = optimized.store.shard(0);
-    const std::vector<float> before(shard.data<float>(), shard.data<float>() + shard.num_elements());
+    const std::vector<float> before(shard.data<float>(),
+                                    shard.data<float>() + shard.num_elements());
     optimized.set_gradients(ones);
     optimized.step(0.0, 0.0);
     EXPECT_TRUE(std::equal(before.begin(), before.end(), shard.data<float>()));

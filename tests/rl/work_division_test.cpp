@@ -118,7 +118,8 @@ TEST(BatchArithmetic, S02_DataIsSplitOverGtpAndDp) {
             "4 prompts x 4 samples = 16 sequences a step over 4 data ranks (gtp_remat 2 x data 2); "
             "1 update of 16 sequences a step; micro-batches of at most 4096 tokens");
   config.policy.train_global_batch_size = 4;
-  EXPECT_NE(batch_arithmetic(config, 4).find("; 4 updates of 4 sequences a step;"), std::string::npos);
+  EXPECT_NE(batch_arithmetic(config, 4).find("; 4 updates of 4 sequences a step;"),
+            std::string::npos);
 }
 
 TEST(BatchArithmetic, S02_ABatchThatDoesNotDivideIsRefusedWithTheNearestValues) {
@@ -160,7 +161,8 @@ TEST(WorkDivision, S03_EverySampleOfEveryPromptBelongsToOneRank) {
   }
 }
 
-// Three prompts of three samples on two ranks: the second group spans both, and advantages are taken over all of it.
+// Three prompts of three samples on two ranks: the second group spans both, and advantages are
+// taken over all of it.
 TEST(WorkDivision, S03_AdvantagesOfAGroupThatSpansTwoRanksAreOfTheWholeGroup) {
   const std::vector<int64_t> groups = {0, 0, 0, 1, 1, 1, 2, 2, 2};
   const std::vector<double> rewards = {1, 0, 1, 4, 1, 0, 0, 0, 1};
