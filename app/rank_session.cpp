@@ -168,7 +168,10 @@ int run_ranks(const RankPlan& plan, const std::function<ExitCode(RankContext&)>&
 }
 
 void print_error(const std::string& message) {
-  fmt::print(stderr, "grpo_train: error: {}\n", message);
+  // A console that cannot be written must not change the exit code.
+  const std::string line = fmt::format("grpo_train: error: {}\n", message);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  std::fflush(stderr);
 }
 
 }  // namespace grpo::app

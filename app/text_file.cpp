@@ -29,7 +29,15 @@ void LineFile::write_line(const std::string& line) {
   if (!written || std::fflush(file_.get()) != 0) fail(path_, "written");
 }
 
-void write_whole_file(const std::filesystem::path& path, const std::string& text) {
+void write_whole_file(const std::filesystem::path& link, const std::string& text) {
+  // A link's target is replaced, not the link; a device or pipe must not become a file.
+  std::error_code ignored;
+  const bool is_link = std::filesystem::is_symlink(link, ignored);
+  const std::filesystem::path path = is_link ? std::filesystem::weakly_canonical(link) : link;
+  const auto kind = std::filesystem::status(path, ignored).type();
+  if (kind != std::filesystem::file_type::not_found && kind != std::filesystem::file_type::regular) {
+    throw DataError(fmt::format("{}: cannot be replaced: not a regular file", link.string()));
+  }
   const std::filesystem::path draft = path.string() + ".tmp";
   std::FILE* file = std::fopen(draft.c_str(), "we");
   if (file == nullptr) fail(draft, "opened");
@@ -42,9 +50,17 @@ void write_whole_file(const std::filesystem::path& path, const std::string& text
     good = false;
     error = errno;
   }
-  errno = error;
-  if (!good) fail(draft, "written");
-  if (std::rename(draft.c_str(), path.c_str()) != 0) fail(path, "replaced");
+  if (!good) {
+    unlink(draft.c_str());
+    errno = error;
+    fail(draft, "written");
+  }
+  if (std::rename(draft.c_str(), path.c_str()) != 0) {
+    error = errno;
+    unlink(draft.c_str());
+    errno = error;
+    fail(path, "replaced");
+  }
 }
 
 }  // namespace grpo::app

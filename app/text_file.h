@@ -27,8 +27,8 @@ class LineFile {
   std::unique_ptr<std::FILE, Close> file_;
 };
 
-// Writes `path` anew: readers see the old content or the whole new one. Throws DataError naming the
-// file.
-void write_whole_file(const std::filesystem::path& path, const std::string& text);
+// Writes the file anew, or the one that a symbolic link names: readers see the old content or the
+// whole new one. Throws DataError naming the file; devices, pipes and folders are refused.
+void write_whole_file(const std::filesystem::path& link, const std::string& text);
 
 }  // namespace grpo::app

@@ -53,27 +53,32 @@ double Optimizer::gradient_norm(OpContext& ctx) const {
   for (const double part : parallel::all_gather_double(store_.groups().world.communicator(), own)) {
     total += part;
   }
-  if (!std::isfinite(total)) throw_if_not_finite(ctx);
+  if (!std::isfinite(total)) {
+    throw_if_any(first_not_finite([](const auto& span) { return span.gradient; }, ctx), "the gradient");
+    throw NonFiniteError("the global gradient norm overflows, though every gradient is finite");
+  }
   return std::sqrt(total);
 }
 
-void Optimizer::throw_if_not_finite(OpContext& ctx) const {
-  std::string own;
+std::string Optimizer::first_not_finite(
+    const std::function<Tensor(const parallel::OwnedSpan&)>& values, OpContext& ctx) const {
   for (const parallel::OwnedSpan& span : store_.owned_spans()) {
-    if (std::isfinite(ops::sum_of_squares(span.gradient, ctx))) continue;
+    if (std::isfinite(ops::sum_of_squares(values(span), ctx))) continue;
     const ParameterSpec& spec = store_.specs()[static_cast<size_t>(span.parameter)];
-    own = spec.parts[static_cast<size_t>(span.part)].name;
-    break;
+    return spec.parts[static_cast<size_t>(span.part)].name;
   }
+  return "";
+}
+
+void Optimizer::throw_if_any(const std::string& own_name, const char* what) const {
   Communicator& world = store_.groups().world.communicator();
-  const auto names = parallel::all_gather_bytes(world, std::as_bytes(std::span(own)));
+  const auto names = parallel::all_gather_bytes(world, std::as_bytes(std::span(own_name)));
   for (size_t rank = 0; rank < names.size(); ++rank) {
     if (names[rank].empty()) continue;
     throw NonFiniteError(fmt::format(
-        "the gradient of '{}' is not finite (first seen on rank {})",
+        "{} of '{}' is not finite (first seen on rank {})", what,
         std::string(reinterpret_cast<const char*>(names[rank].data()), names[rank].size()), rank));
   }
-  throw NonFiniteError("the global gradient norm overflows, though every gradient is finite");
 }
 
 void Optimizer::step(double learning_rate, double gradient_norm, double max_norm, OpContext& ctx) {
@@ -99,6 +104,8 @@ void Optimizer::step(double learning_rate, double gradient_norm, double max_norm
                     ctx);
     }
   }
+  throw_if_any(first_not_finite([&](const auto& span) { return state(master_, span); }, ctx),
+               "after the update the weight");
   store_.gather_updated_weights();
 }
 

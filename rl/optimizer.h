@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "model/ops/op_context.h"
@@ -23,7 +25,8 @@ class Optimizer {
   double gradient_norm(OpContext& ctx) const;
 
   // One update of every owned element, then all replicas receive the weights. Collective. Gradients are scaled by
-  // min(1, max_norm / (norm + 1e-6)); max_norm 0 does not clip.
+  // min(1, max_norm / (norm + 1e-6)); max_norm 0 does not clip. Throws NonFiniteError naming the tensor when a weight is
+  // no longer finite.
   void step(double learning_rate, double gradient_norm, double max_norm, OpContext& ctx);
 
   // Masters follow weights that were written from outside.
@@ -36,7 +39,11 @@ class Optimizer {
 
  private:
   Tensor state(const OwnedTensor& all, const parallel::OwnedSpan& span) const;
-  void throw_if_not_finite(OpContext& ctx) const;
+  // Logical name of the first owned span whose values are not all finite; "" when all are.
+  std::string first_not_finite(const std::function<Tensor(const parallel::OwnedSpan&)>& values,
+                               OpContext& ctx) const;
+  // Collective: NonFiniteError on every rank when any rank names a tensor.
+  void throw_if_any(const std::string& own_name, const char* what) const;
 
   OptimizerConfig config_;
   parallel::ShardedParameterStore& store_;

@@ -1,6 +1,7 @@
 #include "app/run_files.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <limits>
@@ -120,6 +121,20 @@ TEST(TextFile, AFullDiskIsADataErrorNamingTheFile) {
   } catch (const DataError& error) {
     EXPECT_STREQ(error.what(), "/dev/full: cannot be written: No space left on device");
   }
+}
+
+// A private pipe stands for every device.
+TEST(TextFile, APipeIsNotReplacedAndALinkIsFollowed) {
+  const ScratchFolder folder;
+  const std::string pipe = folder.path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THROW(write_whole_file(pipe, "new"), DataError);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  const std::string target = folder.write("target", "old");
+  std::filesystem::create_symlink(target, folder.path() + "/link");
+  write_whole_file(folder.path() + "/link", "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.path() + "/link"));
+  EXPECT_EQ(folder.read("target"), "new");
 }
 
 TEST(TextFile, AWholeFileThatCannotBeWrittenLeavesTheOldOne) {

@@ -322,6 +322,27 @@ TEST(Optimizer, ANonFiniteGradientNamesTensorAndRankOnEveryRank) {
   }
 }
 
+// 0 / 0 in AdamW: the update itself makes weights NaN although every gradient is finite.
+TEST(Optimizer, AWeightThatTheUpdateMakesNotFiniteStopsEveryRank) {
+  std::atomic<int> num_refused{0};
+  run_ranks(2, [&](parallel::World& world) {
+    OptimizerConfig config;
+    config.kwargs.eps = 0;
+    OptimizedStore optimized(world, testing::odd_config(), {1, 2, 1}, config);
+    optimized.store.zero_gradients();
+    optimized.store.reduce_gradients();
+    try {
+      optimized.step(1e-3, 0.0);
+    } catch (const NonFiniteError& error) {
+      EXPECT_EQ(std::string(error.what()),
+                "after the update the weight of 'model.embed_tokens.weight' is not finite (first seen "
+                "on rank 0)");
+      ++num_refused;
+    }
+  });
+  EXPECT_EQ(num_refused, 2);
+}
+
 TEST(Optimizer, WeightsWrittenFromOutsideNeedAReload) {
   run_ranks(2, [](parallel::World& world) {
     OptimizedStore optimized(world, testing::odd_config(), {1, 2, 1}, testing::plain_sgd());
