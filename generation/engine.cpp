@@ -4,6 +4,8 @@
 #include <tuple>
 #include <utility>
 
+#include "model/core/host_transfer.h"
+
 namespace grpo::generation {
 
 namespace {
@@ -182,49 +184,71 @@ void Engine::run_rows(const Tensor& logits, std::span<SequencePages* const> sequ
                       std::span<const std::span<const int32_t>> tokens, OpContext& ctx) {
   const Workspace::Scope scope(ctx.workspace);
   const uint64_t version = transformer_.store().version();
-  int64_t num_rows = 0;
-  int64_t max_pages = 1;
   for (size_t s = 0; s < sequences.size(); ++s) {
     KvCache::check_version(*sequences[s], version);
     cache_.extend(*sequences[s], static_cast<int64_t>(tokens[s].size()));
-    num_rows += static_cast<int64_t>(tokens[s].size());
+  }
+  transformer_.forward_cached(logits, place_rows(sequences, tokens, ctx), ctx);
+}
+
+// The last rows of sequences that have room for them.
+model::CachedRows Engine::place_rows(std::span<SequencePages* const> sequences,
+                                     std::span<const std::span<const int32_t>> tokens,
+                                     OpContext& ctx) const {
+  int64_t num_rows = 0;
+  int64_t max_pages = 1;
+  int64_t max_query_rows = 0;
+  int64_t max_context_tokens = 0;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const auto count = static_cast<int64_t>(tokens[s].size());
+    num_rows += count;
     max_pages = std::max(max_pages, static_cast<int64_t>(sequences[s]->pages.size()));
+    max_query_rows = std::max(max_query_rows, count);
+    max_context_tokens = std::max(max_context_tokens, sequences[s]->num_tokens);
   }
   const auto num_sequences = static_cast<int64_t>(sequences.size());
-  const auto ints = [&](Shape shape) { return ctx.workspace.take(DType::kInt32, shape); };
-  model::CachedRows rows{.tokens = ints({num_rows}),
-                         .positions = ints({num_rows, 2}),
-                         .kv = {.keys = {},
-                                .values = {},
-                                .query_offsets = ints({num_sequences + 1}),
-                                .context_lengths = ints({num_sequences}),
-                                .page_first_slot = ints({num_sequences, max_pages}),
-                                .page_size_tokens = cache_.page_size_tokens()},
-                         .keys = cache_.keys(),
-                         .values = cache_.values(),
-                         .logit_rows = ints({num_sequences})};
-  fill_zero(rows.kv.page_first_slot);
-  int32_t row = 0;
-  for (int64_t s = 0; s < num_sequences; ++s) {
-    const SequencePages& sequence = *sequences[static_cast<size_t>(s)];
-    const std::span<const int32_t> ids = tokens[static_cast<size_t>(s)];
-    rows.kv.query_offsets.data<int32_t>()[s] = row;
-    rows.kv.context_lengths.data<int32_t>()[s] = static_cast<int32_t>(sequence.num_tokens);
+  HostInt32Arrays arrays;
+  const std::span<int32_t> token_ids = arrays.add({num_rows});
+  const std::span<int32_t> places = arrays.add({num_rows, 2});
+  const std::span<int32_t> offsets = arrays.add({num_sequences + 1});
+  const std::span<int32_t> lengths = arrays.add({num_sequences});
+  const std::span<int32_t> first_slots = arrays.add({num_sequences, max_pages});
+  const std::span<int32_t> last_rows = arrays.add({num_sequences});
+  size_t row = 0;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const SequencePages& sequence = *sequences[s];
+    offsets[s] = static_cast<int32_t>(row);
+    lengths[s] = static_cast<int32_t>(sequence.num_tokens);
+    const std::span<int32_t> slots = first_slots.subspan(s * static_cast<size_t>(max_pages));
     for (size_t p = 0; p < sequence.pages.size(); ++p) {
-      rows.kv.page_first_slot.data<int32_t>()[s * max_pages + static_cast<int64_t>(p)] =
-          static_cast<int32_t>(sequence.pages[p] * cache_.page_size_tokens());
+      slots[p] = static_cast<int32_t>(sequence.pages[p] * cache_.page_size_tokens());
     }
-    const int64_t first = sequence.num_tokens - static_cast<int64_t>(ids.size());
-    for (size_t i = 0; i < ids.size(); ++i, ++row) {
-      const int64_t position = first + static_cast<int64_t>(i);
-      rows.tokens.data<int32_t>()[row] = ids[i];
-      rows.positions.data<int32_t>()[2 * row] = static_cast<int32_t>(position);
-      rows.positions.data<int32_t>()[2 * row + 1] = cache_.slot(sequence, position);
+    int64_t position = sequence.num_tokens - static_cast<int64_t>(tokens[s].size());
+    for (const int32_t token : tokens[s]) {
+      token_ids[row] = token;
+      places[2 * row] = static_cast<int32_t>(position);
+      places[2 * row + 1] = cache_.slot(sequence, position);
+      ++row;
+      ++position;
     }
-    rows.logit_rows.data<int32_t>()[s] = row - 1;
+    last_rows[s] = static_cast<int32_t>(row) - 1;
   }
-  rows.kv.query_offsets.data<int32_t>()[num_sequences] = row;
-  transformer_.forward_cached(logits, rows, ctx);
+  offsets[sequences.size()] = static_cast<int32_t>(row);
+  const std::vector<Tensor> uploaded =
+      arrays.upload(ctx.workspace.take(DType::kInt32, {arrays.num_elements()}), ctx.stream);
+  return {.tokens = uploaded[0],
+          .positions = uploaded[1],
+          .kv = {.keys = {},
+                 .values = {},
+                 .query_offsets = uploaded[2],
+                 .context_lengths = uploaded[3],
+                 .page_first_slot = uploaded[4],
+                 .page_size_tokens = cache_.page_size_tokens(),
+                 .max_query_rows = max_query_rows,
+                 .max_context_tokens = max_context_tokens},
+          .keys = cache_.keys(),
+          .values = cache_.values(),
+          .logit_rows = uploaded[5]};
 }
 
 }  // namespace grpo::generation

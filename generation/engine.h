@@ -67,6 +67,9 @@ class Engine {
                    OpContext& ctx);
   void run_rows(const Tensor& logits, std::span<SequencePages* const> sequences,
                 std::span<const std::span<const int32_t>> tokens, OpContext& ctx);
+  model::CachedRows place_rows(std::span<SequencePages* const> sequences,
+                               std::span<const std::span<const int32_t>> tokens,
+                               OpContext& ctx) const;
 
   model::Transformer& transformer_;
   EngineOptions options_;

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 
+#include "model/core/host_transfer.h"
+
+#include <algorithm>
+
 namespace grpo::model {
 
 PackedBatch::PackedBatch(std::span<const PackedSequence> sequences, Allocator& allocator)
@@ -23,42 +27,45 @@ PackedBatch::PackedBatch(std::span<const PackedSequence> sequences, Allocator& a
     predicted_offsets.push_back(num_predicted);
     max_length = std::max(max_length, length);
   }
-  const auto ints = [&](Shape shape) {
-    return OwnedTensor(allocator, "packed_batch", DType::kInt32, shape);
-  };
-  tokens = ints({num_tokens});
-  positions = ints({num_tokens, 2});
-  query_offsets = ints({num_sequences + 1});
-  context_lengths = ints({num_sequences});
-  page_first_slot = ints({num_sequences, 1});
-  predicted_rows = ints({num_predicted});
-  targets = ints({num_predicted});
   if (has_cuts) cuts.resize(static_cast<size_t>(num_predicted));
-
-  int32_t row = 0;
-  int64_t predicted = 0;
-  for (int64_t s = 0; s < num_sequences; ++s) {
-    const PackedSequence& sequence = sequences[static_cast<size_t>(s)];
-    const auto length = static_cast<int32_t>(sequence.tokens.size());
-    query_offsets.view().data<int32_t>()[s] = row;
-    page_first_slot.view().data<int32_t>()[s] = row;
-    context_lengths.view().data<int32_t>()[s] = length;
-    for (int32_t i = 0; i < length; ++i) {
-      tokens.view().data<int32_t>()[row + i] = sequence.tokens[static_cast<size_t>(i)];
-      positions.view().data<int32_t>()[2 * (row + i)] = i;
-      positions.view().data<int32_t>()[2 * (row + i) + 1] = row + i;
-      if (i < sequence.first_target) continue;
-      predicted_rows.view().data<int32_t>()[predicted] = row + i - 1;
-      targets.view().data<int32_t>()[predicted] = sequence.tokens[static_cast<size_t>(i)];
-      if (!sequence.cuts.empty()) {
-        cuts[static_cast<size_t>(predicted)] =
-            sequence.cuts[static_cast<size_t>(i - sequence.first_target)];
-      }
+  HostInt32Arrays arrays;
+  const std::span<int32_t> token_ids = arrays.add({num_tokens});
+  const std::span<int32_t> places = arrays.add({num_tokens, 2});
+  const std::span<int32_t> offsets = arrays.add({num_sequences + 1});
+  const std::span<int32_t> lengths = arrays.add({num_sequences});
+  const std::span<int32_t> first_slots = arrays.add({num_sequences, 1});
+  const std::span<int32_t> rows = arrays.add({num_predicted});
+  const std::span<int32_t> target_ids = arrays.add({num_predicted});
+  size_t row = 0;
+  size_t predicted = 0;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const PackedSequence& sequence = sequences[s];
+    const size_t length = sequence.tokens.size();
+    const auto first_target = static_cast<size_t>(sequence.first_target);
+    first_slots[s] = offsets[s] = static_cast<int32_t>(row);
+    lengths[s] = static_cast<int32_t>(length);
+    for (size_t i = 0; i < length; ++i, ++row) {
+      token_ids[row] = sequence.tokens[i];
+      places[2 * row] = static_cast<int32_t>(i);
+      places[2 * row + 1] = static_cast<int32_t>(row);
+      if (i < first_target) continue;
+      rows[predicted] = static_cast<int32_t>(row) - 1;
+      target_ids[predicted] = sequence.tokens[i];
+      if (!sequence.cuts.empty()) cuts[predicted] = sequence.cuts[i - first_target];
       ++predicted;
     }
-    row += length;
   }
-  query_offsets.view().data<int32_t>()[num_sequences] = row;
+  offsets[sequences.size()] = static_cast<int32_t>(row);
+
+  integers_ = OwnedTensor(allocator, "packed_batch", DType::kInt32, {arrays.num_elements()});
+  const std::vector<Tensor> tensors = arrays.upload(integers_);
+  tokens = tensors[0];
+  positions = tensors[1];
+  query_offsets = tensors[2];
+  context_lengths = tensors[3];
+  page_first_slot = tensors[4];
+  predicted_rows = tensors[5];
+  targets = tensors[6];
 }
 
 }  // namespace grpo::model

@@ -21,23 +21,27 @@ struct PackedSequence {
 
 class PackedBatch {
  public:
-  // Owns copies of everything. Throws InternalError for an empty sequence or a bad first_target.
+  // Owns copies of everything, on the allocator's device. Throws InternalError for an empty
+  // sequence or a bad first_target.
   PackedBatch(std::span<const PackedSequence> sequences, Allocator& allocator);
 
-  int64_t num_tokens() const { return tokens.view().size(0); }
-  int64_t num_predicted() const { return targets.view().size(0); }
-  int64_t num_sequences() const { return context_lengths.view().size(0); }
+  int64_t num_tokens() const { return tokens.size(0); }
+  int64_t num_predicted() const { return targets.size(0); }
+  int64_t num_sequences() const { return context_lengths.size(0); }
 
-  OwnedTensor tokens;           // [T] int32
-  OwnedTensor positions;        // [T, 2] int32: position, slot (the packed row)
-  OwnedTensor query_offsets;    // [S + 1] int32
-  OwnedTensor context_lengths;  // [S] int32
-  OwnedTensor page_first_slot;  // [S, 1] int32
-  OwnedTensor predicted_rows;   // [R] int32: row whose hidden state predicts targets[r]
-  OwnedTensor targets;          // [R] int32
-  std::vector<ops::TokenCut> cuts;            // [R], or empty when nothing was cut
-  std::vector<int64_t> predicted_offsets;     // [S + 1]: predicted rows of sequence s
+  Tensor tokens;                           // [T] int32
+  Tensor positions;                        // [T, 2] int32: position, slot (the packed row)
+  Tensor query_offsets;                    // [S + 1] int32
+  Tensor context_lengths;                  // [S] int32
+  Tensor page_first_slot;                  // [S, 1] int32
+  Tensor predicted_rows;                   // [R] int32: row whose hidden state predicts targets[r]
+  Tensor targets;                          // [R] int32
+  std::vector<ops::TokenCut> cuts;         // [R], or empty when nothing was cut
+  std::vector<int64_t> predicted_offsets;  // [S + 1]: predicted rows of sequence s
   int64_t max_length;
+
+ private:
+  OwnedTensor integers_;  // what the tensors above view
 };
 
 }  // namespace grpo::model

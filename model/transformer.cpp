@@ -104,7 +104,9 @@ KvView Transformer::packed_kv(const PackedBatch& batch, OpContext& ctx) const {
           .query_offsets = batch.query_offsets,
           .context_lengths = batch.context_lengths,
           .page_first_slot = batch.page_first_slot,
-          .page_size_tokens = batch.max_length};
+          .page_size_tokens = batch.max_length,
+          .max_query_rows = batch.max_length,
+          .max_context_tokens = batch.max_length};
 }
 
 void Transformer::score(const ops::TokenLogprobs& out, const PackedBatch& batch,
@@ -146,8 +148,9 @@ Tensor Transformer::train_head(Pass& pass, const PackedBatch& batch, const Tenso
   head_.train(pass, dpicked, picked, targets, loss, ctx);
   const Tensor dnormed = ctx.workspace.take(x.dtype(), x.shape());
   ops::scatter_rows(dnormed, dpicked, batch.predicted_rows, ctx);
-  fill_zero(dx);
-  norm_backward(pass, parameters_.final_norm, {.dx = dx, .dout = dnormed, .x = x, .rstd = rstd}, ctx);
+  fill_zero(dx, ctx.stream);
+  norm_backward(pass, parameters_.final_norm, {.dx = dx, .dout = dnormed, .x = x, .rstd = rstd},
+                ctx);
   return dx;
 }
 

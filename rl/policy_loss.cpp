@@ -34,13 +34,13 @@ std::span<const float> PolicyLoss::logprobs(size_t s) const {
   return std::span(current_).subspan(begin, end - begin);
 }
 
-void PolicyLoss::evaluate(int64_t begin, int64_t end, const ops::TokenLogprobs& logprobs,
-                          const ops::LogprobGradients& gradients) {
-  const int64_t count = end - begin;
-  std::copy_n(logprobs.processed.data<float>(), count, current_.begin() + begin);
-  std::copy_n(logprobs.unfiltered.data<float>(), count, unfiltered_.begin() + begin);
-  std::vector<double> d_current(static_cast<size_t>(count));
-  std::vector<double> d_unfiltered(static_cast<size_t>(count));
+void PolicyLoss::evaluate(int64_t begin, int64_t end, const model::LogprobValues& logprobs,
+                          const model::LogprobGradientValues& gradients) {
+  const auto count = static_cast<size_t>(end - begin);
+  std::copy(logprobs.processed.begin(), logprobs.processed.end(), current_.begin() + begin);
+  std::copy(logprobs.unfiltered.begin(), logprobs.unfiltered.end(), unfiltered_.begin() + begin);
+  std::vector<double> d_current(count);
+  std::vector<double> d_unfiltered(count);
   for (size_t s = 0; s < sequences_.size(); ++s) {
     const int64_t first = std::max(begin, batch_.predicted_offsets[s]);
     const int64_t last = std::min(end, batch_.predicted_offsets[s + 1]);
@@ -50,10 +50,9 @@ void PolicyLoss::evaluate(int64_t begin, int64_t end, const ops::TokenLogprobs& 
     evaluate_rows(s, first, last, std::span(d_current).subspan(offset, rows),
                   std::span(d_unfiltered).subspan(offset, rows));
   }
-  for (int64_t i = 0; i < count; ++i) {
-    gradients.dprocessed.data<float>()[i] = static_cast<float>(d_current[static_cast<size_t>(i)]);
-    gradients.dunfiltered.data<float>()[i] =
-        static_cast<float>(d_unfiltered[static_cast<size_t>(i)]);
+  for (size_t i = 0; i < count; ++i) {
+    gradients.dprocessed[i] = static_cast<float>(d_current[i]);
+    gradients.dunfiltered[i] = static_cast<float>(d_unfiltered[i]);
   }
 }
 
@@ -98,12 +97,12 @@ LossSums PolicyLoss::evaluate_rows(size_t s, int64_t begin, int64_t end, std::sp
                        counts_, {.current = d_current, .current_unfiltered = d_unfiltered});
 }
 
-void NllLoss::evaluate(int64_t begin, int64_t end, const ops::TokenLogprobs& logprobs,
-                       const ops::LogprobGradients& gradients) {
-  for (int64_t i = 0; i < end - begin; ++i) {
-    loss_ -= static_cast<double>(logprobs.processed.data<float>()[i]) / num_tokens_;
-    gradients.dprocessed.data<float>()[i] = static_cast<float>(-1.0 / num_tokens_);
-    gradients.dunfiltered.data<float>()[i] = 0.0f;
+void NllLoss::evaluate(int64_t, int64_t, const model::LogprobValues& logprobs,
+                       const model::LogprobGradientValues& gradients) {
+  for (size_t i = 0; i < logprobs.processed.size(); ++i) {
+    loss_ -= static_cast<double>(logprobs.processed[i]) / num_tokens_;
+    gradients.dprocessed[i] = static_cast<float>(-1.0 / num_tokens_);
+    gradients.dunfiltered[i] = 0.0f;
   }
 }
 

@@ -27,8 +27,8 @@ class PolicyLoss : public model::TokenLoss {
              std::vector<const RolloutSequence*> sequences, std::vector<const SequenceSignals*> signals);
 
   bool is_token_local() const override { return config_.is_token_local(); }
-  void evaluate(int64_t begin, int64_t end, const ops::TokenLogprobs& logprobs,
-                const ops::LogprobGradients& gradients) override;
+  void evaluate(int64_t begin, int64_t end, const model::LogprobValues& logprobs,
+                const model::LogprobGradientValues& gradients) override;
 
   // After the pass: sums of each sequence over all of its tokens at once, so that they do not depend on chunks.
   std::vector<LossSums> sequence_sums() const;
@@ -54,8 +54,8 @@ class NllLoss : public model::TokenLoss {
   explicit NllLoss(double num_tokens) : num_tokens_(num_tokens) {}
 
   bool is_token_local() const override { return true; }
-  void evaluate(int64_t begin, int64_t end, const ops::TokenLogprobs& logprobs,
-                const ops::LogprobGradients& gradients) override;
+  void evaluate(int64_t begin, int64_t end, const model::LogprobValues& logprobs,
+                const model::LogprobGradientValues& gradients) override;
   double loss() const { return loss_; }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "model/core/host_transfer.h"
 #include "parallel/host_collectives.h"
 #include "rl/work_division.h"
 
@@ -43,16 +44,17 @@ OwnScores score_own(model::Transformer& transformer, const std::vector<MicroBatc
     for (const size_t index : micro_batch) members.push_back(&sequences[index]);
     const Workspace::Scope scope(ctx.workspace);
     const model::PackedBatch batch = pack_rollout(members, ctx.workspace.allocator());
-    const ops::TokenLogprobs out{
-        .processed = ctx.workspace.take(DType::kFloat32, {batch.num_predicted()}),
-        .unfiltered = ctx.workspace.take(DType::kFloat32, {batch.num_predicted()})};
-    transformer.score(out, batch, options.inv_temperature, options.cut_check, ctx);
+    const int64_t rows = batch.num_predicted();
+    const Tensor both = ctx.workspace.take(DType::kFloat32, {2 * rows});
+    transformer.score({.processed = both.rows(0, rows), .unfiltered = both.rows(rows, rows)}, batch,
+                      options.inv_temperature, options.cut_check, ctx);
+    const auto values = to_host<float>(both, ctx.stream);
     for (size_t s = 0; s < micro_batch.size(); ++s) {
       own.indices.push_back(static_cast<int64_t>(micro_batch[s]));
-      for (const Tensor& values : {out.processed, out.unfiltered}) {
-        const float* data = values.data<float>();
-        own.values.insert(own.values.end(), data + batch.predicted_offsets[s],
-                          data + batch.predicted_offsets[s + 1]);
+      for (const int64_t first_row : {int64_t{0}, rows}) {
+        const auto first = values.begin() + first_row;
+        own.values.insert(own.values.end(), first + batch.predicted_offsets[s],
+                          first + batch.predicted_offsets[s + 1]);
       }
     }
   }

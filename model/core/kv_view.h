@@ -17,6 +17,9 @@ struct KvView {
   Tensor context_lengths;   // [S] int32: keys of the sequence, those of its query rows included
   Tensor page_first_slot;   // [S, P] int32
   int64_t page_size_tokens;
+  // What the host knows of the tensors above, to size launches without reading them back.
+  int64_t max_query_rows;      // most query rows of a sequence
+  int64_t max_context_tokens;  // longest context
 };
 
 }  // namespace grpo

@@ -36,7 +36,7 @@ void AttentionLayer::forward(Pass& pass, const Tensor& x, const LayerInputs& inp
   AttentionActivations act;
   if (saved != nullptr) {
     act.x = ctx.workspace.take(a, x.shape());
-    copy_tensor(act.x, x);
+    copy_tensor(act.x, x, ctx.stream);
     act.rstd = ctx.workspace.take(DType::kFloat32, {t});
     act.lse = ctx.workspace.take(DType::kFloat32, {t, shape_.num_heads});
   }

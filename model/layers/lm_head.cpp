@@ -2,9 +2,40 @@
 
 #include <algorithm>
 
+#include "model/core/host_transfer.h"
 #include "model/ops/linear.h"
 
 namespace grpo::model {
+
+namespace {
+
+// The four values of each of N rows, in one tensor so that they reach the host and come back in one
+// transfer each.
+struct LossValues {
+  explicit LossValues(const Tensor& flat)  // [4 N] float32
+      : all(flat.reshaped({4, flat.size(0) / 4})) {}
+
+  Tensor row(int64_t index) const { return all.rows(index, 1).reshaped({all.size(1)}); }
+  ops::TokenLogprobs logprobs() const { return {.processed = row(0), .unfiltered = row(1)}; }
+  ops::LogprobGradients gradients() const { return {.dprocessed = row(2), .dunfiltered = row(3)}; }
+
+  Tensor all;  // [4, N]
+};
+
+// Rows [begin, begin + N).
+void evaluate(TokenLoss& loss, int64_t begin, const LossValues& values, const OpContext& ctx) {
+  const HostCopy logprobs(values.all.rows(0, 2), ctx.stream);
+  HostDraft gradients(values.all.rows(2, 2));
+  const auto count = static_cast<size_t>(values.all.size(1));
+  const std::span<const float> in(logprobs.view().data<float>(), 2 * count);
+  const std::span<float> out(gradients.view().data<float>(), 2 * count);
+  loss.evaluate(begin, begin + values.all.size(1),
+                {.processed = in.first(count), .unfiltered = in.last(count)},
+                {.dprocessed = out.first(count), .dunfiltered = out.last(count)});
+  gradients.commit(ctx.stream);
+}
+
+}  // namespace
 
 // Rows [begin, begin + count) and the tensors that belong to them.
 struct LmHead::Chunk {
@@ -96,42 +127,36 @@ void LmHead::train_single_pass(Pass& pass, const Tensor& dx, const Tensor& x,
   const int64_t rows = x.size(0);
   const int64_t chunk_rows = std::min(rows, chunk_rows_);
   const Tensor logits = ctx.workspace.take(DType::kFloat32, {chunk_rows, vocab_size_});
-  const Tensor values = ctx.workspace.take(DType::kFloat32, {4, chunk_rows});
-  const auto row_of_values = [&](int64_t row, int64_t count) {
-    return values.rows(row, 1).reshaped({chunk_rows}).rows(0, count);
-  };
+  const Tensor flat_values = ctx.workspace.take(DType::kFloat32, {4 * chunk_rows});
   const MaterializedWeight weight = pass.use(weight_);
   GradientView weight_gradient = pass.begin_grad(weight_);
   for (int64_t begin = 0; begin < rows; begin += chunk_rows_) {
     const int64_t count = std::min(chunk_rows_, rows - begin);
+    const LossValues values(flat_values.rows(0, 4 * count));
     const Chunk chunk{.begin = begin,
                       .count = count,
                       .logits = logits.rows(0, count),
-                      .logprobs = {.processed = row_of_values(0, count),
-                                   .unfiltered = row_of_values(1, count)},
-                      .gradients = {.dprocessed = row_of_values(2, count),
-                                    .dunfiltered = row_of_values(3, count)},
+                      .logprobs = values.logprobs(),
+                      .gradients = values.gradients(),
                       .weight_gradient = weight_gradient};
     chunk_logprobs(weight.tensor(), x, targets, chunk, ctx);
-    loss.evaluate(begin, begin + count, chunk.logprobs, chunk.gradients);
+    evaluate(loss, begin, values, ctx);
     chunk_backward(weight.tensor(), dx, x, targets, chunk, ctx);
     weight_gradient.accumulate = true;
   }
-  if (rows == 0 && !weight_gradient.accumulate) fill_zero(weight_gradient.tensor);
+  if (rows == 0 && !weight_gradient.accumulate) fill_zero(weight_gradient.tensor, ctx.stream);
   pass.finish_grad(weight_);
 }
 
 void LmHead::train_two_pass(Pass& pass, const Tensor& dx, const Tensor& x, const HeadTargets& targets,
                             TokenLoss& loss, OpContext& ctx) const {
   const int64_t rows = x.size(0);
-  const Tensor values = ctx.workspace.take(DType::kFloat32, {4, rows});
-  const auto row_of_values = [&](int64_t row) { return values.rows(row, 1).reshaped({rows}); };
-  const ops::TokenLogprobs logprobs{.processed = row_of_values(0), .unfiltered = row_of_values(1)};
-  const ops::LogprobGradients gradients{.dprocessed = row_of_values(2),
-                                        .dunfiltered = row_of_values(3)};
-  score(pass, logprobs, x, targets, ctx);
-  loss.evaluate(0, rows, logprobs, gradients);
-  const Tensor logits = ctx.workspace.take(DType::kFloat32, {std::min(rows, chunk_rows_), vocab_size_});
+  const LossValues values(ctx.workspace.take(DType::kFloat32, {4 * rows}));
+  const ops::LogprobGradients gradients = values.gradients();
+  score(pass, values.logprobs(), x, targets, ctx);
+  evaluate(loss, 0, values, ctx);
+  const Tensor logits =
+      ctx.workspace.take(DType::kFloat32, {std::min(rows, chunk_rows_), vocab_size_});
   const MaterializedWeight weight = pass.use(weight_);
   GradientView weight_gradient = pass.begin_grad(weight_);
   for (int64_t begin = 0; begin < rows; begin += chunk_rows_) {
@@ -147,7 +172,7 @@ void LmHead::train_two_pass(Pass& pass, const Tensor& dx, const Tensor& x, const
     chunk_backward(weight.tensor(), dx, x, targets, chunk, ctx);
     weight_gradient.accumulate = true;
   }
-  if (rows == 0 && !weight_gradient.accumulate) fill_zero(weight_gradient.tensor);
+  if (rows == 0 && !weight_gradient.accumulate) fill_zero(weight_gradient.tensor, ctx.stream);
   pass.finish_grad(weight_);
 }
 

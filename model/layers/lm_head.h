@@ -2,6 +2,7 @@
 // R predicted rows, D model, V vocabulary, C rows a chunk. A float32 or bfloat16.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "model/core/parameter_store.h"
@@ -10,17 +11,28 @@
 
 namespace grpo::model {
 
-// The loss as the head sees it: log-probabilities in, their gradients out. Implemented by whoever trains.
+// Of consecutive predicted rows, on the host.
+struct LogprobValues {
+  std::span<const float> processed;
+  std::span<const float> unfiltered;
+};
+struct LogprobGradientValues {
+  std::span<float> dprocessed;
+  std::span<float> dunfiltered;
+};
+
+// The loss as the head sees it: log-probabilities in, their gradients out. Implemented by whoever
+// trains, on the host.
 class TokenLoss {
  public:
   virtual ~TokenLoss() = default;
 
   // Gradients of a row follow from that row alone: the head may ask chunk by chunk, ascending.
   virtual bool is_token_local() const = 0;
-  // Rows [begin, end) of the batch's predicted rows; tensors hold end - begin values. When not token-local
-  // there is one call for all rows.
-  virtual void evaluate(int64_t begin, int64_t end, const ops::TokenLogprobs& logprobs,
-                        const ops::LogprobGradients& gradients) = 0;
+  // Rows [begin, end) of the batch's predicted rows; spans hold end - begin values, and every
+  // gradient is written. When not token-local there is one call for all rows.
+  virtual void evaluate(int64_t begin, int64_t end, const LogprobValues& logprobs,
+                        const LogprobGradientValues& gradients) = 0;
 };
 
 // Recomputes the cuts that generation stored, from this side's logits, and counts those that differ.

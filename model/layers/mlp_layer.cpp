@@ -29,7 +29,7 @@ void MlpLayer::forward(Pass& pass, const Tensor& x, MlpActivations* saved, OpCon
   MlpActivations act;
   if (saved != nullptr) {
     act.x = ctx.workspace.take(a, x.shape());
-    copy_tensor(act.x, x);
+    copy_tensor(act.x, x, ctx.stream);
     act.rstd = ctx.workspace.take(DType::kFloat32, {t});
   }
   act.normed = ctx.workspace.take(a, x.shape());

@@ -45,6 +45,9 @@ void check_sequences(const char* op, const Tensor& q, const KvView& kv) {
     const int64_t rows = offsets[s + 1] - offsets[s];
     CHECK(rows >= 0 && rows <= lengths[s], "{}: sequence {} has {} query rows and {} keys", op, s,
           rows, lengths[s]);
+    CHECK(rows <= kv.max_query_rows && lengths[s] <= kv.max_context_tokens,
+          "{}: sequence {} has {} query rows and {} keys, the view states at most {} and {}", op, s,
+          rows, lengths[s], kv.max_query_rows, kv.max_context_tokens);
     if (rows == 0) continue;
     const int64_t num_pages = (lengths[s] + kv.page_size_tokens - 1) / kv.page_size_tokens;
     CHECK(num_pages <= max_pages, "{}: sequence {} of {} keys needs {} pages, the view has {}", op,

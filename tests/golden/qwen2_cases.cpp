@@ -65,7 +65,9 @@ class Qwen2Case {
                                   .query_offsets = batch.query_offsets,
                                   .context_lengths = batch.context_lengths,
                                   .page_first_slot = batch.page_first_slot,
-                                  .page_size_tokens = t},
+                                  .page_size_tokens = t,
+                                  .max_query_rows = t,
+                                  .max_context_tokens = t},
                            .keys = {},
                            .values = {},
                            .logit_rows = rank_.workspace.take(DType::kInt32, {t})};

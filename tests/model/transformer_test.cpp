@@ -23,14 +23,15 @@ class RecordingLoss : public TokenLoss {
   explicit RecordingLoss(bool token_local) : token_local_(token_local) {}
 
   bool is_token_local() const override { return token_local_; }
-  void evaluate(int64_t begin, int64_t end, const ops::TokenLogprobs& logprobs,
-                const ops::LogprobGradients& gradients) override {
+  void evaluate(int64_t begin, int64_t end, const LogprobValues& logprobs,
+                const LogprobGradientValues& gradients) override {
     EXPECT_EQ(begin, static_cast<int64_t>(logprobs_.size()));
+    EXPECT_EQ(logprobs.processed.size(), static_cast<size_t>(end - begin));
     ++num_calls_;
-    for (int64_t i = 0; i < end - begin; ++i) {
-      logprobs_.push_back(logprobs.processed.data<float>()[i]);
-      gradients.dprocessed.data<float>()[i] = static_cast<float>((begin + i) % 3) - 0.7f;
-      gradients.dunfiltered.data<float>()[i] = 0.0f;
+    for (size_t i = 0; i < logprobs.processed.size(); ++i) {
+      gradients.dprocessed[i] = static_cast<float>(logprobs_.size() % 3) - 0.7f;
+      gradients.dunfiltered[i] = 0.0f;
+      logprobs_.push_back(logprobs.processed[i]);
     }
   }
 

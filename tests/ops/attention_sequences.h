@@ -48,7 +48,9 @@ inline KvView packed_view(OpTestTensors& tensors, const PackedSequences& sequenc
           tensors.ints({count + 1}, offsets),
           tensors.ints({count}, sequences.lengths),
           tensors.ints({count, 1}, {offsets.begin(), offsets.end() - 1}),
-          std::max<int64_t>(longest, 1)};
+          std::max<int64_t>(longest, 1),
+          longest,
+          longest};
 }
 
 // A cache of pages, dealt to the sequences in an order of its own; slots without a key hold NaN.
@@ -93,7 +95,11 @@ class PagedCache {
     std::vector<int32_t> offsets{0};
     std::vector<int32_t> lengths;
     std::vector<int32_t> slots;
+    int64_t most_rows = 0;
+    int64_t longest = 0;
     for (size_t s = 0; s < begins.size(); ++s) {
+      most_rows = std::max(most_rows, ends[s] - begins[s]);
+      longest = std::max(longest, ends[s]);
       offsets.push_back(offsets.back() + static_cast<int32_t>(ends[s] - begins[s]));
       lengths.push_back(static_cast<int32_t>(ends[s]));
       std::vector<int32_t> row = pages_[s];
@@ -105,7 +111,9 @@ class PagedCache {
             tensors_.ints({count + 1}, offsets),
             tensors_.ints({count}, lengths),
             tensors_.ints({count, max_pages_}, slots),
-            page_size_};
+            page_size_,
+            most_rows,
+            longest};
   }
 
  private:

@@ -190,7 +190,7 @@ TEST_F(AttentionEdgeTest, ZeroRows) {
   const Tensor q = make(DType::kFloat32, {0, 4, 8});
   const Tensor keys = make(DType::kFloat32, {0, 2, 8});
   const Tensor lse = make(DType::kFloat32, {0, 4});
-  const KvView none{keys, keys, ints({1}, {0}), ints({0}, {}), ints({0, 1}, {}), 16};
+  const KvView none{keys, keys, ints({1}, {0}), ints({0}, {}), ints({0, 1}, {}), 16, 0, 0};
   attention_forward(q, lse, q, none, kScale, ctx());
   attention_backward({q, keys, keys}, q, {q, q, lse}, none, kScale, ctx());
 }
@@ -246,6 +246,12 @@ TEST_F(AttentionEdgeTest, OperandsAndSequencesAreChecked) {
   refused(bad);
   bad = good;
   bad.page_size_tokens = 0;
+  refused(bad);
+  bad = good;
+  bad.max_query_rows = 2;
+  refused(bad);
+  bad = good;
+  bad.max_context_tokens = 2;
   refused(bad);
   bad = good;
   bad.values = make(DType::kBfloat16, good.keys.shape());

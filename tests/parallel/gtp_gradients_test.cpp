@@ -280,8 +280,8 @@ TEST(GtpGradients, G08_ATiedMatrixIsGatheredForEveryUse) {
 class FailingLoss : public model::TokenLoss {
  public:
   bool is_token_local() const override { return true; }
-  void evaluate(int64_t, int64_t, const ops::TokenLogprobs&,
-                const ops::LogprobGradients&) override {
+  void evaluate(int64_t, int64_t, const model::LogprobValues&,
+                const model::LogprobGradientValues&) override {
     throw NonFiniteError("this loss always fails");
   }
 };

@@ -87,7 +87,9 @@ std::vector<float> logits_of(TestModel& model, const std::vector<int32_t>& token
                                 .query_offsets = batch.query_offsets,
                                 .context_lengths = batch.context_lengths,
                                 .page_first_slot = batch.page_first_slot,
-                                .page_size_tokens = t},
+                                .page_size_tokens = t,
+                                .max_query_rows = t,
+                                .max_context_tokens = t},
                          .keys = {},
                          .values = {},
                          .logit_rows = rank.workspace.take(DType::kInt32, {t})};
