@@ -37,4 +37,32 @@ __device__ inline float exp_cuda(float x) {
 // 1 / (1 + e^-x).
 __device__ inline float sigmoid_cuda(float x) { return __frcp_rn(__fadd_rn(1.0f, exp_cuda(-x))); }
 
+// log of a normal positive number or of 0; see log_double.
+__device__ inline double log_cuda(double x) {
+  constexpr int kTerms = 11;
+  constexpr double kLn2High = 0x1.62e42fefa38p-1;
+  constexpr double kLn2Low = 0x1.ef35793c7673p-45;
+  if (x == 0.0) return __longlong_as_double(0xfff0000000000000LL);
+  const unsigned long long bits = static_cast<unsigned long long>(__double_as_longlong(x));
+  int exponent = static_cast<int>(bits >> 52) - 1023;
+  double significand = __longlong_as_double(
+      static_cast<long long>((bits & 0xfffffffffffffULL) | 0x3ff0000000000000ULL));
+  if (significand > 1.4142135623730951) {
+    significand = __dmul_rn(significand, 0.5);
+    ++exponent;
+  }
+  const double f = __dadd_rn(significand, -1.0);
+  const double s = __ddiv_rn(f, __dadd_rn(f, 2.0));
+  const double square = __dmul_rn(s, s);
+  double series = 1.0 / (2 * kTerms + 1);
+#pragma unroll
+  for (int term = kTerms - 1; term >= 1; --term) {
+    series = __fma_rn(series, square, 1.0 / (2 * term + 1));
+  }
+  const double n = exponent;
+  const double twice = __dmul_rn(2.0, s);
+  const double small = __fma_rn(__dmul_rn(twice, square), series, __dmul_rn(n, kLn2Low));
+  return __dadd_rn(__dmul_rn(n, kLn2High), __dadd_rn(twice, small));
+}
+
 }  // namespace grpo::ops

@@ -2,7 +2,9 @@
 
 #include "model/ops/dispatch.h"
 #include "model/ops/log_softmax_cpu.h"
+#include "model/ops/log_softmax_cuda.h"
 #include "model/ops/operand_checks.h"
+#include "model/ops/softmax_order.h"
 
 namespace grpo::ops {
 
@@ -11,7 +13,8 @@ namespace {
 void check_logits(const OperandChecks& checks, const char* op, const Tensor& logits) {
   checks.expect_rank("logits", logits, 2);
   checks.expect("logits", logits, DType::kFloat32, logits.shape());
-  CHECK(logits.size(1) > 0, "{}: empty vocabulary", op);
+  CHECK(logits.size(1) > 0 && logits.size(1) <= kMaxVocabulary,
+        "{}: a vocabulary of {} tokens, wanted 1 to {}", op, logits.size(1), kMaxVocabulary);
 }
 
 void check_inv_temperature(const char* op, float inv_temperature) {
@@ -29,7 +32,9 @@ void compute_cuts(TokenCut* cuts, const Tensor& logits, const SamplingFilter& fi
   CHECK(filter.top_k >= 0, "{}: top_k {}", op, filter.top_k);
   CHECK(filter.top_p > 0.0 && filter.top_p <= 1.0, "{}: top_p {}, wanted in (0, 1]", op,
         filter.top_p);
-  dispatch_device(op, ctx, [&] { compute_cuts_cpu(cuts, logits, filter, ctx); });
+  dispatch_device(
+      ctx, [&] { compute_cuts_cpu(cuts, logits, filter, ctx); },
+      [&] { compute_cuts_cuda(cuts, logits, filter, ctx); });
 }
 
 void token_logprobs(const TokenLogprobs& out, const Tensor& logits, const Tensor& targets,
@@ -41,8 +46,9 @@ void token_logprobs(const TokenLogprobs& out, const Tensor& logits, const Tensor
   checks.expect("processed", out.processed, DType::kFloat32, {logits.size(0)});
   checks.expect("unfiltered", out.unfiltered, DType::kFloat32, {logits.size(0)});
   checks.expect("targets", targets, DType::kInt32, {logits.size(0)});
-  dispatch_device(op, ctx,
-                  [&] { token_logprobs_cpu(out, logits, targets, cuts, inv_temperature); });
+  dispatch_device(
+      ctx, [&] { token_logprobs_cpu(out, logits, targets, cuts, inv_temperature); },
+      [&] { token_logprobs_cuda(out, logits, targets, cuts, inv_temperature, ctx); });
 }
 
 void token_logprobs_backward(const Tensor& logits, const LogprobGradients& gradients,
@@ -55,9 +61,11 @@ void token_logprobs_backward(const Tensor& logits, const LogprobGradients& gradi
   checks.expect("dprocessed", gradients.dprocessed, DType::kFloat32, {logits.size(0)});
   checks.expect_if_present("dunfiltered", gradients.dunfiltered, DType::kFloat32, {logits.size(0)});
   checks.expect("targets", targets, DType::kInt32, {logits.size(0)});
-  dispatch_device(op, ctx, [&] {
-    token_logprobs_backward_cpu(logits, gradients, targets, cuts, inv_temperature);
-  });
+  dispatch_device(
+      ctx, [&] { token_logprobs_backward_cpu(logits, gradients, targets, cuts, inv_temperature); },
+      [&] {
+        token_logprobs_backward_cuda(logits, gradients, targets, cuts, inv_temperature, ctx);
+      });
 }
 
 }  // namespace grpo::ops

@@ -36,8 +36,8 @@ void backward_row(float* logits, const LogitsRow& row, int64_t t, int32_t target
     const int64_t count = std::min(kSoftmaxBlock, row.size - begin);
     std::array<float, kSoftmaxBlock> kept_weights;
     std::array<float, kSoftmaxBlock> all_weights;
-    softmax_block_weights(kept_weights.data(), row, all.max, kept, begin, count);
-    softmax_block_weights(all_weights.data(), row, all.max, {}, begin, count);
+    softmax_weights(kept_weights.data(), row, all.max, kept, begin, count);
+    softmax_weights(all_weights.data(), row, all.max, {}, begin, count);
     for (int64_t i = 0; i < count; ++i) {
       const auto index = static_cast<size_t>(i);
       logits[begin + i] =
@@ -53,7 +53,7 @@ void compute_cuts_cpu(TokenCut* cuts, const Tensor& logits, const SamplingFilter
                       OpContext& ctx) {
   for (int64_t t = 0; t < logits.size(0); ++t) {
     const LogitsRow row = row_of(logits, t, filter.inv_temperature());
-    cuts[t] = row_cut(row, softmax_row_statistics("compute_cuts", t, row), filter, ctx.workspace);
+    cuts[t] = row_cut(row, softmax_row_statistics("compute_cuts", t, row).max, filter, ctx.workspace);
   }
 }
 

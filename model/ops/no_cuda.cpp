@@ -2,12 +2,14 @@
 #include "model/core/errors.h"
 #include "model/ops/embedding_cuda.h"
 #include "model/ops/linear_bias_cuda.h"
+#include "model/ops/log_softmax_cuda.h"
 #include "model/ops/optimizer_step_cuda.h"
 #include "model/ops/reduce_cuda.h"
 #include "model/ops/residual_cuda.h"
 #include "model/ops/rms_norm_cuda.h"
 #include "model/ops/rope_cuda.h"
 #include "model/ops/rows_cuda.h"
+#include "model/ops/sampler_cuda.h"
 #include "model/ops/swiglu_cuda.h"
 
 namespace grpo::ops {
@@ -82,6 +84,29 @@ void sgd_step_cuda(const Tensor&, const Tensor&, const Tensor&, const SgdScalars
 
 void linear_backward_bias_cuda(const Tensor&, const Tensor&, bool, OpContext&) {
   throw_no_cuda("linear_backward_bias");
+}
+
+void compute_cuts_cuda(TokenCut*, const Tensor&, const SamplingFilter&, OpContext&) {
+  throw_no_cuda("compute_cuts");
+}
+
+void token_logprobs_cuda(const TokenLogprobs&, const Tensor&, const Tensor&, const TokenCut*, float,
+                         OpContext&) {
+  throw_no_cuda("token_logprobs");
+}
+
+void token_logprobs_backward_cuda(const Tensor&, const LogprobGradients&, const Tensor&,
+                                  const TokenCut*, float, OpContext&) {
+  throw_no_cuda("token_logprobs_backward");
+}
+
+void sample_tokens_cuda(SampledToken*, const Tensor&, const double*, const SamplingFilter&,
+                        OpContext&) {
+  throw_no_cuda("sample_tokens");
+}
+
+void argmax_tokens_cuda(SampledToken*, const Tensor&, OpContext&) {
+  throw_no_cuda("argmax_tokens");
 }
 
 }  // namespace grpo::ops

@@ -3,6 +3,8 @@
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
 #include "model/ops/sampler_cpu.h"
+#include "model/ops/sampler_cuda.h"
+#include "model/ops/softmax_order.h"
 
 namespace grpo::ops {
 
@@ -12,7 +14,8 @@ void check_logits(const char* op, const Tensor& logits, const OpContext& ctx) {
   const OperandChecks checks(op, ctx);
   checks.expect_rank("logits", logits, 2);
   checks.expect("logits", logits, DType::kFloat32, logits.shape());
-  CHECK(logits.size(1) > 0, "{}: empty vocabulary", op);
+  CHECK(logits.size(1) > 0 && logits.size(1) <= kMaxVocabulary,
+        "{}: a vocabulary of {} tokens, wanted 1 to {}", op, logits.size(1), kMaxVocabulary);
 }
 
 }  // namespace
@@ -28,13 +31,17 @@ void sample_tokens(SampledToken* out, const Tensor& logits, const double* unifor
     CHECK(uniforms[t] >= 0.0 && uniforms[t] < 1.0, "{}: uniform {} of row {} is outside [0, 1)", op,
           uniforms[t], t);
   }
-  dispatch_device(op, ctx, [&] { sample_tokens_cpu(out, logits, uniforms, filter, ctx); });
+  dispatch_device(
+      ctx, [&] { sample_tokens_cpu(out, logits, uniforms, filter, ctx); },
+      [&] { sample_tokens_cuda(out, logits, uniforms, filter, ctx); });
 }
 
 void argmax_tokens(SampledToken* out, const Tensor& logits, OpContext& ctx) {
   const char* op = "argmax_tokens";
   check_logits(op, logits, ctx);
-  dispatch_device(op, ctx, [&] { argmax_tokens_cpu(out, logits); });
+  dispatch_device(
+      ctx, [&] { argmax_tokens_cpu(out, logits); },
+      [&] { argmax_tokens_cuda(out, logits, ctx); });
 }
 
 }  // namespace grpo::ops

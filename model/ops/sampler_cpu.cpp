@@ -8,34 +8,45 @@ namespace grpo::ops {
 
 namespace {
 
-// First kept token at which the cumulative weight exceeds uniform * sum. The cumulative weight is
-// the sum's own: whole blocks, then token by token within the block it falls into.
+// First token of the block at which `before` plus the cumulative mass exceeds `wanted`; rounding may
+// leave the tokens just short of the block's mass, and then it is the last possible one.
+int64_t draw_in_block(const SoftmaxBlock& block, double before, double wanted) {
+  const auto mass = [&](double weight) { return weight * block.scale; };
+  int64_t last_possible = 0;
+  for (int64_t run = 0; run < kSoftmaxBlock; run += kDrawRun) {
+    double sum = 0.0;
+    for (int64_t i = run; i < run + kDrawRun; ++i) {
+      const auto weight = static_cast<double>(block.weights[static_cast<size_t>(i)]);
+      if (weight > 0.0) last_possible = i;
+      sum += weight;
+    }
+    if (before + mass(sum) <= wanted) {
+      before += mass(sum);
+      continue;
+    }
+    for (int64_t i = run; i < run + kDrawRun; ++i) {
+      before += mass(static_cast<double>(block.weights[static_cast<size_t>(i)]));
+      if (before > wanted) return i;
+    }
+    break;
+  }
+  return last_possible;
+}
+
+// First kept token at which the cumulative probability exceeds uniform.
 int32_t draw(const LogitsRow& row, const SoftmaxStatistics& statistics, const KeptSet& kept,
              double uniform) {
   const double wanted = uniform * statistics.sum;
   double before = 0.0;
-  int32_t last_possible = -1;  // rounding may leave the block's tokens just short of its sum
+  SoftmaxBlock block;
   for (int64_t begin = 0; begin < row.size; begin += kSoftmaxBlock) {
-    const int64_t count = std::min(kSoftmaxBlock, row.size - begin);
-    const double sum = softmax_block_sum(row, statistics.max, kept, begin, count);
-    if (before + sum <= wanted) {
-      before += sum;
-      continue;
+    softmax_block(block, row, statistics.max, kept, begin);
+    if (before + block.mass() > wanted) {
+      return static_cast<int32_t>(begin + draw_in_block(block, before, wanted));
     }
-    std::array<float, kSoftmaxBlock> weights;
-    softmax_block_weights(weights.data(), row, statistics.max, kept, begin, count);
-    double cumulative = before;
-    for (int64_t i = 0; i < count; ++i) {
-      const float weight = weights[static_cast<size_t>(i)];
-      if (weight == 0.0f) continue;
-      cumulative += static_cast<double>(weight);
-      last_possible = static_cast<int32_t>(begin + i);
-      if (cumulative > wanted) break;
-    }
-    break;
+    before += block.mass();
   }
-  CHECK(last_possible >= 0, "no token drawn at {} of {}", wanted, statistics.sum);
-  return last_possible;
+  throw InternalError(fmt::format("no token drawn at {} of {}", wanted, statistics.sum));
 }
 
 }  // namespace
@@ -47,7 +58,7 @@ void sample_tokens_cpu(SampledToken* out, const Tensor& logits, const double* un
     const LogitsRow row{logits.data<float>() + t * vocabulary, vocabulary,
                         filter.inv_temperature()};
     const SoftmaxStatistics all = softmax_row_statistics("sample_tokens", t, row);
-    const TokenCut cut = row_cut(row, all, filter, ctx.workspace);
+    const TokenCut cut = row_cut(row, all.max, filter, ctx.workspace);
     const KeptSet kept{cut};
     const double sum = cut.keeps_everything() ? all.sum : softmax_row_sum(row, all.max, kept);
     const SoftmaxStatistics statistics{all.max, sum};

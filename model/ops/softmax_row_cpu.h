@@ -1,6 +1,4 @@
-// The softmax of one row of logits, in one fixed order for every caller: blocks of kSoftmaxBlock
-// tokens, each summed in fp32 over kSumLanes lanes and a tree, the blocks in double in ascending
-// order.
+// The softmax of one row of logits, in the order of softmax_order.h.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +7,10 @@
 #include <limits>
 
 #include "model/ops/cpu_math.h"
-#include "model/ops/lane_sum_cpu.h"
 #include "model/ops/log_softmax.h"
+#include "model/ops/softmax_order.h"
 
 namespace grpo::ops {
-
-constexpr int64_t kSoftmaxBlock = 1024;
 
 // A row of logits with what turns it into scaled logits z.
 struct LogitsRow {
@@ -31,13 +27,13 @@ struct KeptSet {
   int64_t always_kept = -1;
 };
 
-// weights[i] = exp(z[begin + i] - max) for kept tokens of [begin, begin + count), else 0.
-inline void softmax_block_weights(float* weights, const LogitsRow& row, float max,
-                                  const KeptSet& kept, int64_t begin, int64_t count) {
+// weights[i] = exp(z[begin + i] - reference) for kept tokens of [begin, begin + count), else 0.
+inline void softmax_weights(float* weights, const LogitsRow& row, float reference,
+                            const KeptSet& kept, int64_t begin, int64_t count) {
   const float* logits = row.logits + begin;
   if (kept.cut.keeps_everything()) {
     for (int64_t i = 0; i < count; ++i)
-      weights[i] = exp_float(logits[i] * row.inv_temperature - max);
+      weights[i] = exp_float(logits[i] * row.inv_temperature - reference);
     return;
   }
   // z > threshold is z >= the next float above it.
@@ -46,7 +42,7 @@ inline void softmax_block_weights(float* weights, const LogitsRow& row, float ma
   const auto weigh = [&](int64_t from, int64_t to, float lowest) {
     for (int64_t i = from; i < to; ++i) {
       const float z = logits[i] * row.inv_temperature;
-      weights[i] = z >= lowest ? exp_float(z - max) : 0.0f;
+      weights[i] = z >= lowest ? exp_float(z - reference) : 0.0f;
     }
   };
   const int64_t ties = std::clamp<int64_t>(int64_t{kept.cut.last_tie} + 1 - begin, 0, count);
@@ -54,9 +50,22 @@ inline void softmax_block_weights(float* weights, const LogitsRow& row, float ma
   weigh(ties, count, above);
   const int64_t forced = kept.always_kept - begin;
   if (forced >= 0 && forced < count) {
-    weights[forced] = exp_float(logits[forced] * row.inv_temperature - max);
+    weights[forced] = exp_float(logits[forced] * row.inv_temperature - reference);
   }
 }
+
+// One block's weights exp(z - reference) and what turns them into exp(z - max).
+struct SoftmaxBlock {
+  std::array<float, kSoftmaxBlock> weights;  // zeros behind the row's end
+  float sum;
+  double scale;
+
+  double mass() const { return static_cast<double>(sum) * scale; }
+};
+
+// The block that starts at token `begin`; max is the row's.
+void softmax_block(SoftmaxBlock& block, const LogitsRow& row, float max, const KeptSet& kept,
+                   int64_t begin);
 
 // Maximum scaled logit of a row and the sum of exp(z - max) over a kept set.
 struct SoftmaxStatistics {
@@ -64,10 +73,6 @@ struct SoftmaxStatistics {
   double sum;
 };
 
-float softmax_row_max(const LogitsRow& row);
-// One block's sum; count <= kSoftmaxBlock.
-float softmax_block_sum(const LogitsRow& row, float max, const KeptSet& kept, int64_t begin,
-                        int64_t count);
 double softmax_row_sum(const LogitsRow& row, float max, const KeptSet& kept);
 
 // Statistics over the whole row. Throws NonFiniteError naming op and row for NaN, +infinity or no

@@ -8,8 +8,8 @@
 
 namespace grpo::ops {
 
-// `all` are the statistics of the whole row.
-TokenCut row_cut(const LogitsRow& row, const SoftmaxStatistics& all, const SamplingFilter& filter,
+// `max` is the largest scaled logit of the row.
+TokenCut row_cut(const LogitsRow& row, float max, const SamplingFilter& filter,
                  Workspace& workspace);
 
 }  // namespace grpo::ops

@@ -1,0 +1,12 @@
+// CUDA implementations behind sampler.h; operands are checked.
+#pragma once
+
+#include "model/ops/sampler.h"
+
+namespace grpo::ops {
+
+void sample_tokens_cuda(SampledToken* out, const Tensor& logits, const double* uniforms,
+                        const SamplingFilter& filter, OpContext& ctx);
+void argmax_tokens_cuda(SampledToken* out, const Tensor& logits, OpContext& ctx);
+
+}  // namespace grpo::ops

@@ -1,0 +1,13 @@
+// The cuts of rows of logits in device memory.
+#pragma once
+
+#include "model/ops/softmax_rows_cuda.h"
+
+namespace grpo::ops {
+
+// [T] in the workspace, or null when the filter keeps everything. Rows that are not finite get no
+// cut.
+TokenCut* row_cuts(const char* op, const SoftmaxRows& rows, const RowSums* sums,
+                   const SamplingFilter& filter, OpContext& ctx);
+
+}  // namespace grpo::ops
