@@ -40,8 +40,7 @@ void argmax_tokens(SampledToken* out, const Tensor& logits, OpContext& ctx) {
   const char* op = "argmax_tokens";
   check_logits(op, logits, ctx);
   dispatch_device(
-      ctx, [&] { argmax_tokens_cpu(out, logits); },
-      [&] { argmax_tokens_cuda(out, logits, ctx); });
+      ctx, [&] { argmax_tokens_cpu(out, logits); }, [&] { argmax_tokens_cuda(out, logits, ctx); });
 }
 
 }  // namespace grpo::ops

@@ -8,8 +8,8 @@ namespace grpo::ops {
 
 namespace {
 
-// First token of the block at which `before` plus the cumulative mass exceeds `wanted`; rounding may
-// leave the tokens just short of the block's mass, and then it is the last possible one.
+// First token of the block at which `before` plus the cumulative mass exceeds `wanted`; rounding
+// may leave the tokens just short of the block's mass, and then it is the last possible one.
 int64_t draw_in_block(const SoftmaxBlock& block, double before, double wanted) {
   const auto mass = [&](double weight) { return weight * block.scale; };
   int64_t last_possible = 0;

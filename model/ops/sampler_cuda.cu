@@ -50,9 +50,8 @@ __device__ inline int64_t find_block(double& before, const BlockSums& blocks, in
   return 0;  // only in rows that are not finite
 }
 
-__device__ inline void load_weights(WeightRuns& runs, const SoftmaxRows& rows,
-                                    const TokenCut* cuts, int64_t t, int64_t begin,
-                                    float block_max) {
+__device__ inline void load_weights(WeightRuns& runs, const SoftmaxRows& rows, const TokenCut* cuts,
+                                    int64_t t, int64_t begin, float block_max) {
   BlockValues z;
   load_block(z, rows, t, begin);
   scale_block(z, rows.inv_temperature);
@@ -106,8 +105,8 @@ __device__ inline void store_sample(SampledToken& out, const SoftmaxRows& rows, 
 
 // A warp a row.
 __global__ void __launch_bounds__(kThreads)
-    draw_kernel(SampledToken* out, SoftmaxRows rows, RowStatistics statistics,
-                const TokenCut* cuts, const double* uniforms) {
+    draw_kernel(SampledToken* out, SoftmaxRows rows, RowStatistics statistics, const TokenCut* cuts,
+                const double* uniforms) {
   __shared__ WeightRuns scratch[kWarps];
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kWarps + warp;

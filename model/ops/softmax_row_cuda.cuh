@@ -38,8 +38,8 @@ __device__ inline void load_block(BlockValues& values, const SoftmaxRows& rows, 
     Packet<float, kLanesPerThread> packets[kBlockGroups];
 #pragma unroll
     for (int group = 0; group < kBlockGroups; ++group) {
-      packets[group] = load_packet<kLanesPerThread>(data + block_token(group, 0), kLanesPerThread,
-                                                    true);
+      packets[group] =
+          load_packet<kLanesPerThread>(data + block_token(group, 0), kLanesPerThread, true);
     }
 #pragma unroll
     for (int group = 0; group < kBlockGroups; ++group) {

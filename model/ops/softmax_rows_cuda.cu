@@ -91,11 +91,10 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t block = begin + lane;
     const int64_t at = first + block;
     const bool is_block = block < rows.num_blocks;
-    all = add_masses(
-        all, is_block ? block_mass(out.blocks.all[at], out.blocks.max[at], max) : 0.0);
+    all = add_masses(all, is_block ? block_mass(out.blocks.all[at], out.blocks.max[at], max) : 0.0);
     if (selection.cuts != nullptr) {
-      kept = add_masses(
-          kept, is_block ? block_mass(out.blocks.kept[at], out.blocks.max[at], max) : 0.0);
+      kept = add_masses(kept,
+                        is_block ? block_mass(out.blocks.kept[at], out.blocks.max[at], max) : 0.0);
     }
   }
   if (lane != 0) return;
@@ -110,12 +109,9 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 SoftmaxRows softmax_rows(const Tensor& logits, float inv_temperature) {
-  SoftmaxRows rows{logits.data<float>(),
-                   logits.size(0),
-                   logits.size(1),
-                   ceil_div(logits.size(1), kSoftmaxBlock),
-                   inv_temperature,
-                   false};
+  SoftmaxRows rows{logits.data<float>(), logits.size(0),
+                   logits.size(1),       ceil_div(logits.size(1), kSoftmaxBlock),
+                   inv_temperature,      false};
   rows.aligned = rows.vocabulary % kLanesPerThread == 0 && is_aligned<kLanesPerThread>(rows.logits);
   return rows;
 }

@@ -43,8 +43,8 @@ TokenCut top_p_cut(const LogitsRow& row, double top_p, float max, const TokenCut
   for (const uint64_t* key = keys; key < end; ++key) {
     total += fixed_point_weight(row.scaled(token_of(*key)), max);
   }
-  const uint64_t wanted = std::min(
-      total, static_cast<uint64_t>(std::ceil(top_p * static_cast<double>(total))));
+  const uint64_t wanted =
+      std::min(total, static_cast<uint64_t>(std::ceil(top_p * static_cast<double>(total))));
   uint64_t mass = 0;
   int64_t chunk = kFirstChunk;
   for (uint64_t* begin = keys; begin < end; chunk *= 4) {

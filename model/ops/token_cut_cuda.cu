@@ -108,8 +108,8 @@ __device__ inline void for_each_rank(const RowCut& cut, const Body& body) {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         if (i < counts[group]) {
-          body(rank_of(__fmul_rn(values[group][i], rows.inv_temperature),
-                       base + group * kStep + i));
+          body(
+              rank_of(__fmul_rn(values[group][i], rows.inv_temperature), base + group * kStep + i));
         }
       }
     }

@@ -53,6 +53,25 @@ TEST(ExpFloatTest, LoopsAgreeWithSingleCalls) {
   }
 }
 
+// Against the long double logarithm.
+TEST(LogDoubleTest, IsWithinItsBound) {
+  double worst = 0.0;
+  const auto look = [&](double x) {
+    const long double exact = std::log(static_cast<long double>(x));
+    const auto rounded = static_cast<double>(exact);
+    const double spacing = std::nextafter(std::abs(rounded), double{kInfinity}) - std::abs(rounded);
+    const auto error =
+        static_cast<double>(std::abs(exact - static_cast<long double>(log_double(x))));
+    worst = std::max(worst, error / spacing);
+  };
+  for (double x = 0.25; x < 4.0; x += 0.0000371) look(x);
+  for (double x = 0x1p-1022; x < 0x1p1023; x *= 1.0371) look(x);
+  for (double x = 1.0 - 1e-9; x < 1.0 + 1e-9; x += 0x1.3p-42) look(x);
+  EXPECT_LE(worst, kLogUlps);
+  EXPECT_EQ(log_double(1.0), 0.0);
+  EXPECT_EQ(log_double(0.0), -double{kInfinity});
+}
+
 TEST(SigmoidTest, Saturates) {
   EXPECT_EQ(sigmoid(0.0f), 0.5f);
   EXPECT_EQ(sigmoid(200.0f), 1.0f);

@@ -11,10 +11,9 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-const SamplingFilter kFilters[] = {{1.0f, 0, 1.0},   {0.7f, 0, 1.0},   {0.7f, 20, 1.0},
-                                   {1.3f, 0, 0.8},   {0.7f, 50, 0.9},  {1.0f, 1, 1.0},
-                                   {1.0f, 0, 1e-9},  {2.0f, 0, 0.999}, {1.0f, 3000, 0.5},
-                                   {1.0f, 700, 0.99}};
+const SamplingFilter kFilters[] = {
+    {1.0f, 0, 1.0}, {0.7f, 0, 1.0},  {0.7f, 20, 1.0},  {1.3f, 0, 0.8},    {0.7f, 50, 0.9},
+    {1.0f, 1, 1.0}, {1.0f, 0, 1e-9}, {2.0f, 0, 0.999}, {1.0f, 3000, 0.5}, {1.0f, 700, 0.99}};
 
 // What rows of logits can look like.
 enum class Pattern {
@@ -78,8 +77,7 @@ class CudaLogitsTest : public CudaTest<::testing::TestWithParam<std::pair<int64_
   }
   Tensor logits_of(Pattern pattern) { return logits_of(pattern, rows(), vocabulary()); }
 
-  std::vector<TokenCut> cuts_of(const Tensor& logits, const SamplingFilter& filter,
-                                OpContext& on) {
+  std::vector<TokenCut> cuts_of(const Tensor& logits, const SamplingFilter& filter, OpContext& on) {
     std::vector<TokenCut> cuts(static_cast<size_t>(logits.size(0)), TokenCut{-7.0f, -7});
     compute_cuts(cuts.data(), logits, filter, on);
     return cuts;
@@ -109,18 +107,15 @@ class CudaLogitsTest : public CudaTest<::testing::TestWithParam<std::pair<int64_
 
 // One token; broken and whole groups of four and blocks of 1024; more rows than a block's warps; a
 // vocabulary of real size.
-INSTANTIATE_TEST_SUITE_P(Shapes, CudaLogitsTest,
-                         ::testing::Values(std::pair<int64_t, int64_t>{0, 5},
-                                           std::pair<int64_t, int64_t>{3, 1},
-                                           std::pair<int64_t, int64_t>{9, 3},
-                                           std::pair<int64_t, int64_t>{5, 1024},
-                                           std::pair<int64_t, int64_t>{6, 1031},
-                                           std::pair<int64_t, int64_t>{4, 5004},
-                                           std::pair<int64_t, int64_t>{2, 40001}),
-                         [](const auto& test) {
-                           return std::to_string(test.param.first) + "_" +
-                                  std::to_string(test.param.second);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CudaLogitsTest,
+    ::testing::Values(std::pair<int64_t, int64_t>{0, 5}, std::pair<int64_t, int64_t>{3, 1},
+                      std::pair<int64_t, int64_t>{9, 3}, std::pair<int64_t, int64_t>{5, 1024},
+                      std::pair<int64_t, int64_t>{6, 1031}, std::pair<int64_t, int64_t>{4, 5004},
+                      std::pair<int64_t, int64_t>{2, 40001}),
+    [](const auto& test) {
+      return std::to_string(test.param.first) + "_" + std::to_string(test.param.second);
+    });
 
 TEST_P(CudaLogitsTest, Cuts) {
   for (const Pattern pattern : kPatterns) {
@@ -186,9 +181,9 @@ TEST_P(CudaLogitsTest, LogprobsBackward) {
                               1.25f, ctx());
       expect_bits({wanted}, [&](int64_t shift) {
         const Tensor dlogits = to_cuda(logits, shift);
-        token_logprobs_backward(
-            dlogits, {to_cuda(dprocessed), both ? to_cuda(dunfiltered) : Tensor()},
-            to_cuda(targets), stored, 1.25f, cuda());
+        token_logprobs_backward(dlogits,
+                                {to_cuda(dprocessed), both ? to_cuda(dunfiltered) : Tensor()},
+                                to_cuda(targets), stored, 1.25f, cuda());
         return Results{dlogits};
       });
     }
@@ -269,16 +264,16 @@ TEST_P(CudaLogitsRowsTest, RowsDoNotDependOnTheirCompany) {
     const auto at = static_cast<size_t>(first);
     const auto end = static_cast<size_t>(first + count);
     const Tensor part = to_cuda(logits.rows(first, count));
-    const Tensor ids = to_cuda(
-        ints({count}, std::vector<int32_t>(targets.begin() + first, targets.begin() + first + count)));
-    Outcome out{sample(part, std::vector<double>(&uniforms[at], uniforms.data() + end), filter, cuda()),
-                cuda_make(DType::kFloat32, {count}), cuda_make(DType::kFloat32, {count}), part};
+    const Tensor ids = to_cuda(ints(
+        {count}, std::vector<int32_t>(targets.begin() + first, targets.begin() + first + count)));
+    Outcome out{
+        sample(part, std::vector<double>(&uniforms[at], uniforms.data() + end), filter, cuda()),
+        cuda_make(DType::kFloat32, {count}), cuda_make(DType::kFloat32, {count}), part};
     std::vector<TokenCut> cuts;
     for (const SampledToken& token : out.sampled) cuts.push_back(token.cut);
     token_logprobs({out.processed, out.unfiltered}, part, ids, cuts.data(),
                    filter.inv_temperature(), cuda());
-    const Tensor gradient =
-        from(DType::kFloat32, {count}, Values(static_cast<size_t>(count), 0.3));
+    const Tensor gradient = from(DType::kFloat32, {count}, Values(static_cast<size_t>(count), 0.3));
     token_logprobs_backward(part, {to_cuda(gradient), to_cuda(gradient)}, ids, cuts.data(),
                             filter.inv_temperature(), cuda());
     for (Tensor* tensor : {&out.processed, &out.unfiltered, &out.dlogits})
@@ -302,8 +297,8 @@ class CudaLogitsErrorTest : public CudaTest<::testing::Test> {
  protected:
   // The call fails on both devices with the same words.
   template <typename ErrorType>
-  void expect_error(const Tensor& logits, const std::function<void(const Tensor&, OpContext&)>& call,
-                    const char* words) {
+  void expect_error(const Tensor& logits,
+                    const std::function<void(const Tensor&, OpContext&)>& call, const char* words) {
     std::vector<std::string> messages;
     for (const bool on_cuda : {false, true}) {
       try {
@@ -359,8 +354,7 @@ TEST_F(CudaLogitsErrorTest, NonFiniteRowsAreNamed) {
       expect_named([&](const Tensor& x, OpContext& on) {
         sample_tokens(sampled.data(), x, uniforms.data(), {1.0f, 5, 0.9}, on);
       });
-      expect_named(
-          [&](const Tensor& x, OpContext& on) { argmax_tokens(sampled.data(), x, on); });
+      expect_named([&](const Tensor& x, OpContext& on) { argmax_tokens(sampled.data(), x, on); });
       expect_named([&](const Tensor& x, OpContext& on) { logprobs(x, {0, 0, 0, 0}, on); });
       expect_named([&](const Tensor& x, OpContext& on) {
         token_logprobs_backward(x, {floats_on({1, 1, 1, 1}, on), Tensor()},
@@ -388,7 +382,10 @@ TEST_F(CudaLogitsErrorTest, TargetsOutsideTheVocabularyAreNamed) {
   for (const int32_t target : {-1, 7}) {
     const std::string words = fmt::format("target {} of row 1 is outside [0, 7)", target);
     expect_error<InternalError>(
-        logits, [&](const Tensor& x, OpContext& on) { logprobs(x, {0, target, target}, on); },
+        logits,
+        [&](const Tensor& x, OpContext& on) {
+          logprobs(x, {0, target, target}, on);
+        },
         words.c_str());
     expect_error<InternalError>(
         logits,

@@ -43,5 +43,7 @@ constexpr double kAdamW = 1e-6;
 constexpr double kSquareSum = 1e-13;
 // exp_float in units in the last place.
 constexpr double kExpUlps = 1.0;
+// log_double likewise: the quotient's rounding and three more.
+constexpr double kLogUlps = 2.0;
 
 }  // namespace grpo::ops
