@@ -19,6 +19,14 @@ struct GtpCounters {
   int64_t gathered_bytes = 0;          // their padded sizes
   int64_t reduce_scatters = 0;         // gradients reduce-scattered over gtp_remat
   int64_t reduce_scattered_bytes = 0;  // their padded fp32 sizes
+
+  // What came on top of an earlier reading.
+  GtpCounters since(const GtpCounters& earlier) const {
+    return {.gathers = gathers - earlier.gathers,
+            .gathered_bytes = gathered_bytes - earlier.gathered_bytes,
+            .reduce_scatters = reduce_scatters - earlier.reduce_scatters,
+            .reduce_scattered_bytes = reduce_scattered_bytes - earlier.reduce_scattered_bytes};
+  }
 };
 
 // Parameters of one placement, end to end in one allocation, so that the dp axis needs one collective for all.

@@ -149,6 +149,8 @@ struct RunConfig {
   std::vector<GateConfig> gates;
 
   void visit(ConfigVisitor& visitor);
+  // The loss has a KL term, which needs the log-probabilities of a frozen reference.
+  bool needs_reference() const { return loss_fn.reference_policy_kl_penalty != 0.0; }
 };
 
 // Rules between sections, checked once after reading; messages name the keys. Fills what 0 or null derives from

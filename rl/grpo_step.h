@@ -1,0 +1,49 @@
+// GrpoStep: one step of the loop: refit, roll out, reward, advantages, log-probabilities, updates.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/tokenizer.h"
+#include "rl/checkpointing.h"
+#include "rl/optimizer.h"
+#include "rl/policy_models.h"
+#include "rl/prompt_dataset.h"
+#include "rl/reward.h"
+#include "rl/run_context.h"
+#include "rl/step_metrics.h"
+
+namespace grpo::rl {
+
+// One thread; everything it is given outlives it.
+class GrpoStep {
+ public:
+  struct Parts {
+    const model::Tokenizer& tokenizer;
+    const PromptDataset& dataset;
+    const RewardSet& rewards;
+    PolicyModels& models;
+    Optimizer& optimizer;
+    std::vector<int32_t> stop_token_ids;
+  };
+
+  GrpoStep(RunContext& run, Parts parts) : run_(run), parts_(std::move(parts)) {}
+
+  // Collective over the world. Draws the prompts that `state` says are next and moves it on.
+  StepRecord run(int64_t step, RunState& state);
+
+ private:
+  void refit(int64_t step, RunState& state, StepRecord& record);
+  void roll_out(int64_t step, RunState& state, StepRecord& record);
+  void compute_advantages(StepRecord& record) const;
+  std::vector<SequenceSignals> compute_signals(int64_t step, StepRecord& record);
+  void update(int64_t step, StepRecord& record, const std::vector<SequenceSignals>& signals);
+  int64_t updates_per_step() const;
+  ops::SamplingFilter filter() const;
+  generation::SamplingParams sampling_params() const;
+
+  RunContext& run_;
+  Parts parts_;
+};
+
+}  // namespace grpo::rl

@@ -1,0 +1,41 @@
+// RunCheckpoint: a run's state into checkpoints and back: models, optimizer, gates and the loop's
+// place.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "rl/checkpointing.h"
+#include "rl/gates.h"
+#include "rl/optimizer.h"
+#include "rl/policy_models.h"
+#include "rl/run_context.h"
+
+namespace grpo::rl {
+
+// One thread; everything it is given outlives it.
+class RunCheckpoint {
+ public:
+  RunCheckpoint(RunContext& run, PolicyModels& models, Optimizer& optimizer, GateKeeper& gates)
+      : run_(run), models_(models), optimizer_(optimizer), gates_(gates) {}
+
+  // Collective. All parts stand as when the checkpoint was saved; returns the loop's place. Throws
+  // ConfigError for another seed, DataError for files that do not fit.
+  RunState resume(const std::filesystem::path& folder);
+
+  // Collective. Saves where checkpointing is on, once a step, and removes checkpoints beyond those
+  // to keep.
+  void save(int64_t step, RunState& state);
+
+ private:
+  parallel::CheckpointContent content() const;
+
+  RunContext& run_;
+  PolicyModels& models_;
+  Optimizer& optimizer_;
+  GateKeeper& gates_;
+  std::optional<int64_t> saved_step_;
+};
+
+}  // namespace grpo::rl

@@ -1,0 +1,42 @@
+// RunContext: what every part of a run shares on one rank.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "model/ops/op_context.h"
+#include "parallel/world.h"
+#include "rl/metrics.h"
+#include "rl/run_config.h"
+
+namespace grpo::rl {
+
+// Owned by the trainer; one thread. Outlives everything that allocates from it.
+struct RunContext {
+  RunContext(const RunConfig& run_config, parallel::World& run_world, RunObserver& run_observer,
+             const std::atomic<bool>& run_stop_requested)
+      : config(run_config),
+        world(run_world),
+        observer(run_observer),
+        stop_requested(run_stop_requested) {}
+  RunContext(const RunContext&) = delete;
+  RunContext& operator=(const RunContext&) = delete;
+
+  // Errors and memory peaks from here on belong to this phase.
+  void enter(const std::string& phase, int64_t step) {
+    world.set_phase(phase, step);
+    allocator.set_phase(phase);
+  }
+  // The observer is heard on this rank.
+  bool reports() const { return world.rank() == 0; }
+
+  RunConfig config;
+  parallel::World& world;
+  RunObserver& observer;
+  const std::atomic<bool>& stop_requested;
+  Allocator allocator{Device::cpu()};
+  Workspace workspace{allocator};
+  OpContext ctx{Device::cpu(), Stream::none(), workspace};
+};
+
+}  // namespace grpo::rl
