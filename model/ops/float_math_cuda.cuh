@@ -6,16 +6,20 @@
 
 namespace grpo::ops {
 
-// e^x within 1 ulp; see exp_float.
-__device__ inline float exp_cuda(float x) {
-  constexpr float kRoundingShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+// e^x before its scaling by a power of 2: the polynomial's value, and the bits of a float that
+// count up with the exponent.
+struct UnscaledExp {
+  float value;
+  unsigned exponent_bits;
+};
+constexpr float kExpRoundingShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+
+__device__ inline UnscaledExp unscaled_exp(float x) {
   constexpr float kLog2E = 1.44269504088896341f;
   constexpr float kLn2High = 0.693145751953125f;
   constexpr float kLn2Low = 1.42860682030941723e-6f;
-  x = x < -105.0f ? -105.0f : x;
-  x = x > 89.0f ? 89.0f : x;
-  const float shifted = __fmaf_rn(x, kLog2E, kRoundingShift);
-  const float n = __fsub_rn(shifted, kRoundingShift);
+  const float shifted = __fmaf_rn(x, kLog2E, kExpRoundingShift);
+  const float n = __fsub_rn(shifted, kExpRoundingShift);
   float r = __fmaf_rn(n, -kLn2High, x);
   r = __fmaf_rn(n, -kLn2Low, r);
   float p = 1.0f / 5040.0f;
@@ -26,12 +30,31 @@ __device__ inline float exp_cuda(float x) {
   p = __fmaf_rn(p, r, 0.5f);
   p = __fmaf_rn(p, r, 1.0f);
   p = __fmaf_rn(p, r, 1.0f);
+  return {p, __float_as_uint(shifted)};
+}
+
+// e^x within 1 ulp; see exp_float.
+__device__ inline float exp_cuda(float x) {
+  x = x < -105.0f ? -105.0f : x;
+  x = x > 89.0f ? 89.0f : x;
+  const UnscaledExp unscaled = unscaled_exp(x);
   // 2^n in two factors, so that neither over- nor underflows before the result does.
-  const int exponent = static_cast<int>(__float_as_uint(shifted) - __float_as_uint(kRoundingShift));
+  const int exponent =
+      static_cast<int>(unscaled.exponent_bits - __float_as_uint(kExpRoundingShift));
   const int half = exponent >> 1;
   const float scale1 = __uint_as_float((static_cast<unsigned>(half) + 127u) << 23);
   const float scale2 = __uint_as_float((static_cast<unsigned>(exponent - half) + 127u) << 23);
-  return __fmul_rn(__fmul_rn(p, scale1), scale2);
+  return __fmul_rn(__fmul_rn(unscaled.value, scale1), scale2);
+}
+
+// exp_cuda's bits for x <= 0 and NaN, in fewer instructions: such an n is at least -152, so that
+// 2^(n + 64) is no subnormal, and 2^-64 rounds once. The rounding shift's own bits leave at the
+// top.
+__device__ inline float exp_nonpositive_cuda(float x) {
+  x = x < -105.0f ? -105.0f : x;
+  const UnscaledExp unscaled = unscaled_exp(x);
+  const float scale = __uint_as_float((unscaled.exponent_bits << 23) + ((127u + 64u) << 23));
+  return __fmul_rn(__fmul_rn(unscaled.value, scale), 0x1p-64f);
 }
 
 // 1 / (1 + e^-x).

@@ -96,15 +96,15 @@ __global__ void __launch_bounds__(kThreads)
   load_block(values, rows, t, begin);
   scale_block(values, rows.inv_temperature);
   KeptTokens tokens{};
-  if (kHasCuts) tokens = kept_tokens(cuts, targets, t);
+  if (kHasCuts) tokens = kept_tokens(cuts, targets, t, begin);
   const int64_t target = targets[t] - begin;
 #pragma unroll
   for (int group = 0; group < kBlockGroups; ++group) {
 #pragma unroll
     for (int i = 0; i < kLanesPerThread; ++i) {
       float& value = values[group][i];
-      const bool is_kept = !kHasCuts || keeps(tokens, value, begin + block_token(group, i));
-      const float weight = exp_cuda(__fsub_rn(value, factors.max));
+      const bool is_kept = !kHasCuts || keeps(tokens, value, block_token(group, i));
+      const float weight = exp_nonpositive_cuda(__fsub_rn(value, factors.max));
       value = __fmaf_rn(factors.kept, is_kept ? weight : 0.0f, __fmul_rn(factors.all, weight));
       if (block_token(group, i) == target) value = __fadd_rn(value, factors.target);
     }

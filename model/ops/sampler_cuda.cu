@@ -57,14 +57,14 @@ __device__ inline void load_weights(WeightRuns& runs, const SoftmaxRows& rows, c
   scale_block(z, rows.inv_temperature);
   const float reference = block_reference(block_max);
   KeptTokens tokens{};
-  if (cuts != nullptr) tokens = kept_tokens(cuts, nullptr, t);
+  if (cuts != nullptr) tokens = kept_tokens(cuts, nullptr, t, begin);
 #pragma unroll
   for (int group = 0; group < kBlockGroups; ++group) {
 #pragma unroll
     for (int i = 0; i < kLanesPerThread; ++i) {
       const int token = block_token(group, i);
-      const bool is_kept = cuts == nullptr || keeps(tokens, z[group][i], begin + token);
-      runs.at(token) = is_kept ? exp_cuda(__fsub_rn(z[group][i], reference)) : 0.0f;
+      const bool is_kept = cuts == nullptr || keeps(tokens, z[group][i], token);
+      runs.at(token) = is_kept ? exp_nonpositive_cuda(__fsub_rn(z[group][i], reference)) : 0.0f;
     }
   }
   __syncwarp();
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads)
   const float largest = statistics.blocks.max[first + block];
   const int64_t begin = block * kSoftmaxBlock;
   load_weights(scratch[warp], rows, cuts, t, begin, largest);
-  const auto scale = static_cast<double>(exp_cuda(__fsub_rn(largest, sums.max)));
+  const auto scale = static_cast<double>(exp_nonpositive_cuda(__fsub_rn(largest, sums.max)));
   const int64_t token = begin + draw_in_block(scratch[warp], scale, before, wanted);
   if (threadIdx.x % 32 == 0) store_sample(out[t], rows, t, token, sums, cuts);
 }

@@ -109,18 +109,22 @@ __device__ inline float sum_lanes(float (&lanes)[kLanesPerThread]) {
   return lanes[0];
 }
 
-// A cut, and the token that counts as kept in any case (-1 for none).
+// A cut as one block sees it, and the token that counts as kept in any case: tokens counted from
+// the block's first.
 struct KeptTokens {
   float threshold;
-  int32_t last_tie;
-  int32_t always_kept;
+  int last_tie;
+  int always_kept;
 };
 
-__device__ inline KeptTokens kept_tokens(const TokenCut* cuts, const int32_t* targets, int64_t t) {
-  return {cuts[t].threshold, cuts[t].last_tie, targets == nullptr ? -1 : targets[t]};
+__device__ inline KeptTokens kept_tokens(const TokenCut* cuts, const int32_t* targets, int64_t t,
+                                         int64_t begin) {
+  const int first = static_cast<int>(begin);
+  return {cuts[t].threshold, cuts[t].last_tie - first,
+          targets == nullptr ? -1 : targets[t] - first};
 }
 
-__device__ inline bool keeps(const KeptTokens& kept, float z, int64_t token) {
+__device__ inline bool keeps(const KeptTokens& kept, float z, int token) {
   return z > kept.threshold || (z == kept.threshold && token <= kept.last_tie) ||
          token == kept.always_kept;
 }
@@ -128,7 +132,7 @@ __device__ inline bool keeps(const KeptTokens& kept, float z, int64_t token) {
 // exp(z - max) of a whole block over the row's sum.
 __device__ inline double block_mass(float sum, float block_max, float row_max) {
   return __dmul_rn(static_cast<double>(sum),
-                   static_cast<double>(exp_cuda(__fsub_rn(block_max, row_max))));
+                   static_cast<double>(exp_nonpositive_cuda(__fsub_rn(block_max, row_max))));
 }
 
 // log of exp(z - max) / sum, in double, rounded once.

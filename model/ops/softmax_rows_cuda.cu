@@ -35,17 +35,17 @@ __global__ void __launch_bounds__(kThreads)
   const float max = block_max(z);
   const float reference = block_reference(max);
   KeptTokens tokens{};
-  if (kHasCuts) tokens = kept_tokens(selection.cuts, selection.targets, t);
+  if (kHasCuts) tokens = kept_tokens(selection.cuts, selection.targets, t, begin);
   float all[kLanesPerThread] = {};
   float kept[kLanesPerThread] = {};
 #pragma unroll
   for (int group = 0; group < kBlockGroups; ++group) {
 #pragma unroll
     for (int i = 0; i < kLanesPerThread; ++i) {
-      const float weight = exp_cuda(__fsub_rn(z[group][i], reference));
+      const float weight = exp_nonpositive_cuda(__fsub_rn(z[group][i], reference));
       all[i] = __fadd_rn(all[i], weight);
       if (kHasCuts) {
-        const bool is_kept = keeps(tokens, z[group][i], begin + block_token(group, i));
+        const bool is_kept = keeps(tokens, z[group][i], block_token(group, i));
         kept[i] = __fadd_rn(kept[i], is_kept ? weight : 0.0f);
       }
     }

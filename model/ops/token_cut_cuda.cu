@@ -132,7 +132,7 @@ __device__ inline void for_each_in(const RowCut& cut, const RankRange& range, co
 
 // exp(z - max) in fixed point.
 __device__ inline Mass fixed_point_weight(float z, float max) {
-  return __float2ull_rn(__fmul_rn(exp_cuda(__fsub_rn(z, max)), kFixedPointOne));
+  return __float2ull_rn(__fmul_rn(exp_nonpositive_cuda(__fsub_rn(z, max)), kFixedPointOne));
 }
 
 // Fills the histogram of a digit over a range that starts where the digit is 0 and whose higher
