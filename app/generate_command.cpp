@@ -11,6 +11,7 @@
 #include "generation/engine.h"
 #include "model/json_text.h"
 #include "parallel/host_collectives.h"
+#include "parallel/rank_device.h"
 #include "parallel/weights_io.h"
 #include "rl/model_source.h"
 #include "rl/work_division.h"
@@ -96,9 +97,10 @@ ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig&
   const generation::GenerationConfig& g = config.policy.generation;
   const int64_t max_tokens = std::min(max_positions, longest + g.max_new_tokens);
 
-  Allocator allocator(Device::cpu());
+  Allocator allocator(
+      parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world).device);
   Workspace workspace(allocator);
-  OpContext ctx{Device::cpu(), Stream::none(), workspace};
+  OpContext ctx{allocator.device(), Stream::none(), workspace};
   const auto parameters = model::make_transformer_parameters(source.config, 0.0f);
   parallel::ShardedParameterStore store(
       "generation", parameters.specs, parallel::make_generation_groups(context.world),

@@ -9,6 +9,7 @@
 #include "app/rank_session.h"
 #include "app/text_file.h"
 #include "app/token_lines.h"
+#include "parallel/rank_device.h"
 #include "parallel/weights_io.h"
 #include "rl/model_source.h"
 #include "rl/sequence_scorer.h"
@@ -56,9 +57,10 @@ ExitCode score_on_rank(const ScoreOptions& options, const InferenceConfig& confi
   int64_t longest = 1;
   for (const auto& tokens : lines) longest = std::max(longest, static_cast<int64_t>(tokens.size()));
 
-  Allocator allocator(Device::cpu());
+  Allocator allocator(
+      parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world).device);
   Workspace workspace(allocator);
-  OpContext ctx{Device::cpu(), Stream::none(), workspace};
+  OpContext ctx{allocator.device(), Stream::none(), workspace};
   const auto parameters = model::make_transformer_parameters(source.config, 0.0f);
   parallel::ShardedParameterStore store(
       "policy", parameters.specs,

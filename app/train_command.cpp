@@ -11,6 +11,7 @@
 #include "model/core/errors.h"
 #include "parallel/checkpoint.h"
 #include "parallel/mesh.h"
+#include "parallel/rank_device.h"
 #include "rl/checkpointing.h"
 #include "rl/trainer.h"
 
@@ -93,6 +94,8 @@ Start find_start(const std::optional<std::string>& resume, const rl::RunConfig& 
 
 // World rank 0: files and console around the trainer.
 ExitCode train_on_first_rank(const rl::RunConfig& config, const Start& start, RankContext& context) {
+  const parallel::RankDevice device =
+      parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world);
   RunFiles files(config.logger.log_dir, start.earlier);
   files.write_config(config_to_yaml(config));
   Console console(std::cout, isatty(STDOUT_FILENO) == 1);
@@ -101,8 +104,9 @@ ExitCode train_on_first_rank(const rl::RunConfig& config, const Start& start, Ra
                               mesh_of(config).to_string(),
                               rl::batch_arithmetic(config, world_size)));
   if (!start.message.empty()) console.message(start.message);
+  console.message("device: " + device.description);
   RunLog log(files, console, config.grpo.max_num_steps, config.logger);
-  rl::Trainer trainer(config, context.world, log, context.stop_requested, start.checkpoint);
+  rl::Trainer trainer(config, context.world, device.device, log, context.stop_requested, start.checkpoint);
   const rl::RunOutcome outcome = trainer.run();
   console.gate_summary(outcome.gates);
   console.message(ending(outcome, config));
@@ -111,7 +115,9 @@ ExitCode train_on_first_rank(const rl::RunConfig& config, const Start& start, Ra
 
 ExitCode train_on_other_rank(const rl::RunConfig& config, const Start& start, RankContext& context) {
   SilentObserver silent;
-  rl::Trainer trainer(config, context.world, silent, context.stop_requested, start.checkpoint);
+  const parallel::RankDevice device =
+      parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world);
+  rl::Trainer trainer(config, context.world, device.device, silent, context.stop_requested, start.checkpoint);
   return trainer.run().exit_code;
 }
 

@@ -10,6 +10,7 @@ void ParallelConfig::visit(ConfigVisitor& visitor) {
   visitor.field("data", data, "replicas of a shard; 0 takes world size / (tensor x gtp_remat)");
   visitor.field("gtp_alignment", gtp_alignment, "rows of a shard are padded to a multiple of this");
   visitor.field("timeout_s", timeout_s, "seconds a rank waits for a peer before the run stops");
+  visitor.field("device", device, "cpu, cuda, or auto: a GPU where there is one that this build can use");
 }
 
 void ParallelConfig::validate(const ConfigVisitor& visitor) const {
@@ -27,6 +28,10 @@ void ParallelConfig::validate(const ConfigVisitor& visitor) const {
   if (gtp_alignment < 1 || gtp_alignment > 4096) {
     throw ConfigError(
         fmt::format("{} is {}; allowed: 1 to 4096", visitor.where("gtp_alignment"), gtp_alignment));
+  }
+  if (device != "auto" && device != "cpu" && device != "cuda") {
+    throw ConfigError(
+        fmt::format("{} is '{}'; allowed: auto, cpu, cuda", visitor.where("device"), device));
   }
   if (!(timeout_s > 0 && timeout_s <= 1e6)) {
     throw ConfigError(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "model/core/config_visitor.h"
 
@@ -13,6 +14,7 @@ struct ParallelConfig {
   int64_t data = 0;
   int64_t gtp_alignment = 16;
   double timeout_s = 600;
+  std::string device = "auto";
 
   void visit(ConfigVisitor& visitor);
   void validate(const ConfigVisitor& visitor) const;

@@ -13,12 +13,13 @@ namespace grpo::rl {
 
 // Owned by the trainer; one thread. Outlives everything that allocates from it.
 struct RunContext {
-  RunContext(const RunConfig& run_config, parallel::World& run_world, RunObserver& run_observer,
-             const std::atomic<bool>& run_stop_requested)
+  RunContext(const RunConfig& run_config, parallel::World& run_world, Device device,
+             RunObserver& run_observer, const std::atomic<bool>& run_stop_requested)
       : config(run_config),
         world(run_world),
         observer(run_observer),
-        stop_requested(run_stop_requested) {}
+        stop_requested(run_stop_requested),
+        allocator(device) {}
   RunContext(const RunContext&) = delete;
   RunContext& operator=(const RunContext&) = delete;
 
@@ -34,9 +35,9 @@ struct RunContext {
   parallel::World& world;
   RunObserver& observer;
   const std::atomic<bool>& stop_requested;
-  Allocator allocator{Device::cpu()};
+  Allocator allocator;
   Workspace workspace{allocator};
-  OpContext ctx{Device::cpu(), Stream::none(), workspace};
+  OpContext ctx{allocator.device(), Stream::none(), workspace};
 };
 
 }  // namespace grpo::rl

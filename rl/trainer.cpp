@@ -32,7 +32,7 @@ std::vector<int32_t> stop_tokens(const generation::GenerationConfig& config,
 }  // namespace
 
 struct Trainer::Impl {
-  Impl(const RunConfig& config, parallel::World& world, RunObserver& observer,
+  Impl(const RunConfig& config, parallel::World& world, Device device, RunObserver& observer,
        const std::atomic<bool>& stop_requested,
        const std::optional<std::filesystem::path>& resume_from);
 
@@ -60,10 +60,10 @@ struct Trainer::Impl {
   double warm_start_seconds = 0;
 };
 
-Trainer::Impl::Impl(const RunConfig& config, parallel::World& world, RunObserver& observer,
-                    const std::atomic<bool>& stop_requested,
+Trainer::Impl::Impl(const RunConfig& config, parallel::World& world, Device device,
+                    RunObserver& observer, const std::atomic<bool>& stop_requested,
                     const std::optional<std::filesystem::path>& resume_from)
-    : run(config, world, observer, stop_requested),
+    : run(config, world, device, observer, stop_requested),
       tokenizer(model::load_tokenizer(config.policy.tokenizer.name)),
       rewards(config.env.rewards),
       gates(config.gates, known_metric_names(config)) {
@@ -179,10 +179,10 @@ bool Trainer::Impl::run_step(int64_t step) {
   return ends;
 }
 
-Trainer::Trainer(const RunConfig& config, parallel::World& world, RunObserver& observer,
-                 const std::atomic<bool>& stop_requested,
+Trainer::Trainer(const RunConfig& config, parallel::World& world, Device device,
+                 RunObserver& observer, const std::atomic<bool>& stop_requested,
                  const std::optional<std::filesystem::path>& resume_from)
-    : impl_(std::make_unique<Impl>(config, world, observer, stop_requested, resume_from)) {}
+    : impl_(std::make_unique<Impl>(config, world, device, observer, stop_requested, resume_from)) {}
 
 Trainer::~Trainer() = default;
 

@@ -11,14 +11,15 @@
 #include "model/transformer.h"
 #include "parallel/process_groups.h"
 #include "parallel/sharded_parameter_store.h"
+#include "tests/test_device.h"
 
 namespace grpo::testing {
 
-// Memory and operator context of one rank.
+// Memory and operator context of one rank, on test_device().
 struct RankContext {
-  Allocator allocator{Device::cpu()};
+  Allocator allocator{test_device()};
   Workspace workspace{allocator};
-  OpContext ctx{Device::cpu(), Stream::none(), workspace};
+  OpContext ctx{allocator.device(), Stream::none(), workspace};
 };
 
 // Every axis a group of one.

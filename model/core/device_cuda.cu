@@ -90,6 +90,17 @@ void check_cuda_device(Device device) {
   }
 }
 
+CudaDeviceInfo cuda_device_info(Device device) {
+  select(device);
+  cudaDeviceProp properties;
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, device.index));
+  std::string uuid;
+  for (const char byte : properties.uuid.bytes) {
+    uuid += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  }
+  return {properties.name, "GPU-" + uuid};
+}
+
 void* cuda_allocate(Device device, size_t size_bytes) {
   select(device);
   void* data = nullptr;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "model/core/device.h"
 
@@ -20,6 +21,13 @@ int cuda_device_count();
 // a driver older than the CUDA runtime, no such device, or a compute capability this build holds no
 // code for.
 void check_cuda_device(Device device);
+
+struct CudaDeviceInfo {
+  std::string name;      // "NVIDIA H200"
+  std::string identity;  // the same in every process that sees this device, and of no other device
+};
+
+CudaDeviceInfo cuda_device_info(Device device);
 
 // Zero-filled memory aligned to 256 bytes; null when the device has none left.
 void* cuda_allocate(Device device, size_t size_bytes);

@@ -18,6 +18,8 @@ int cuda_device_count() { return 0; }
 
 void check_cuda_device(Device device) { throw_no_cuda(device); }
 
+CudaDeviceInfo cuda_device_info(Device device) { throw_no_cuda(device); }
+
 void* cuda_allocate(Device device, size_t) { throw_no_cuda(device); }
 
 void cuda_free(Device, void*) noexcept {}  // nothing was allocated

@@ -120,7 +120,7 @@ RecordedRun run_training(rl::RunConfig config,
   run_ranks(world_size, [&](parallel::World& world) {
     RecordedRun unheard;
     RecordingObserver observer(world.rank() == 0 ? run : unheard);
-    rl::Trainer trainer(config, world, observer, no_stop, resume_from);
+    rl::Trainer trainer(config, world, test_device(), observer, no_stop, resume_from);
     const rl::RunOutcome outcome = trainer.run();
     if (world.rank() == 0) run.exit_code = outcome.exit_code;
     CHECK(world.rank() == 0 || unheard.steps.empty(), "rank {} reported", world.rank());
