@@ -14,6 +14,12 @@
 namespace grpo::app {
 namespace {
 
+std::optional<std::string> process_variable(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  if (value == nullptr) return std::nullopt;
+  return value;
+}
+
 class Variables {
  public:
   explicit Variables(const VariableLookup& lookup) : lookup_(lookup) {}
@@ -65,7 +71,29 @@ struct Names {
   const char* size;
   const char* local_rank;
   const char* detected_by;  // the variable that told the launcher
+  const char* local_size =
+      nullptr;  // of launchers that number the ranks of a machine in rank order
 };
+
+void check_local_size(const Variables& variables, const Names& names,
+                      const LaunchEnvironment& environment) {
+  if (names.local_size == nullptr) return;
+  const auto local_size = variables.integer(names.local_size);
+  if (!local_size) return;
+  if (*local_size <= environment.local_rank || *local_size > environment.world_size) {
+    throw ConfigError(fmt::format("environment variable {}: {} contradicts {} {} and {} {}",
+                                  names.local_size, *local_size, names.local_rank,
+                                  environment.local_rank, names.size, environment.world_size));
+  }
+  if (*local_size == environment.world_size && variables.has(names.local_rank) &&
+      environment.local_rank != environment.rank) {
+    throw ConfigError(
+        fmt::format("environment variable {}: {} contradicts {} {}, as {} says that all {} ranks "
+                    "share a machine",
+                    names.local_rank, environment.local_rank, names.rank, environment.rank,
+                    names.local_size, *local_size));
+  }
+}
 
 LaunchEnvironment read_ranks(const Variables& variables, const Names& names) {
   const int64_t size = variables.required_integer(names.size, names.detected_by);
@@ -89,6 +117,7 @@ LaunchEnvironment read_ranks(const Variables& variables, const Names& names) {
   environment.rank = static_cast<int>(rank);
   environment.world_size = static_cast<int>(size);
   environment.local_rank = static_cast<int>(local_rank);
+  check_local_size(variables, names, environment);
   return environment;
 }
 
@@ -137,8 +166,8 @@ LaunchEnvironment finish(LaunchEnvironment environment, const Variables& variabl
 }
 
 LaunchEnvironment read_torchrun(const Variables& variables) {
-  const auto environment = read_ranks(
-      variables, {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"});
+  const auto environment = read_ranks(variables, {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+                                                  "TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE"});
   const bool is_one_machine = variables.integer("LOCAL_WORLD_SIZE") == environment.world_size;
   const auto identity = [&] {
     const std::string run = *variables.text("TORCHELASTIC_RUN_ID");
@@ -164,10 +193,38 @@ LaunchEnvironment read_torchrun(const Variables& variables) {
   return finish(environment, variables, is_one_machine, variables.text("MASTER_ADDR"), identity);
 }
 
-LaunchEnvironment read_open_mpi(const Variables& variables) {
+// Ranks started by hand or by a script, with PyTorch's variables.
+LaunchEnvironment read_by_hand(const Variables& variables) {
   const auto environment =
-      read_ranks(variables, {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                             "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK"});
+      read_ranks(variables, {"env", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+                             variables.has("RANK") ? "RANK" : "WORLD_SIZE", "LOCAL_WORLD_SIZE"});
+  const auto address = variables.text("MASTER_ADDR");
+  const auto port = variables.integer("MASTER_PORT");
+  const bool is_one_machine = environment.world_size == 1 ||
+                              (variables.has("LOCAL_WORLD_SIZE")
+                                   ? variables.integer("LOCAL_WORLD_SIZE") == environment.world_size
+                                   : address && (*address == "localhost" || *address == "::1" ||
+                                                 address->starts_with("127.")));
+  const auto identity = [&] {
+    if (environment.world_size == 1) return parent_identity();
+    if (const auto step = slurm_step_identity(variables)) return *step;
+    if (!address || !port) {
+      throw ConfigError(fmt::format(
+          "environment variables RANK and WORLD_SIZE are set, but {} is not, so nothing tells this "
+          "launch from others; allowed: MASTER_ADDR and MASTER_PORT, or GRPO_LAUNCH_ID, with a "
+          "value that is new for each launch",
+          address ? "MASTER_PORT" : "MASTER_ADDR"));
+    }
+    return fmt::format("{}-{}", *address, *port);
+  };
+  return finish(environment, variables, is_one_machine, address, identity);
+}
+
+LaunchEnvironment read_open_mpi(const Variables& variables) {
+  const auto environment = read_ranks(
+      variables,
+      {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+       variables.has("OMPI_COMM_WORLD_RANK") ? "OMPI_COMM_WORLD_RANK" : "OMPI_COMM_WORLD_SIZE"});
   const bool is_one_machine =
       variables.integer("OMPI_COMM_WORLD_LOCAL_SIZE") == environment.world_size;
   const auto identity = [&] {
@@ -192,7 +249,8 @@ LaunchEnvironment read_open_mpi(const Variables& variables) {
 // MPICH, Intel MPI and others of its family.
 LaunchEnvironment read_pmi(const Variables& variables) {
   const auto environment =
-      read_ranks(variables, {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_RANK"});
+      read_ranks(variables, {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
+                             variables.has("PMI_RANK") ? "PMI_RANK" : "PMI_SIZE"});
   const bool is_one_machine = variables.integer("MPI_LOCALNRANKS") == environment.world_size;
   const auto identity = [&] {
     if (const auto step = slurm_step_identity(variables)) return *step;
@@ -238,23 +296,77 @@ bool is_pmi_of_srun(const Variables& variables) {
          variables.text("PMI_SIZE") == variables.text("SLURM_NTASKS");
 }
 
+// PyTorch's variables beside those of another launcher, as scripts set them, must say the same.
+LaunchEnvironment without_contradiction(const Variables& variables, LaunchEnvironment environment) {
+  const auto check = [&](const char* name, int64_t is) {
+    const auto value = variables.integer(name);
+    if (!value || *value == is) return;
+    throw ConfigError(fmt::format(
+        "environment variable {}: {} contradicts {}, which started this process as rank {} of {}",
+        name, *value, environment.launcher, environment.rank, environment.world_size));
+  };
+  check("WORLD_SIZE", environment.world_size);
+  check("RANK", environment.rank);
+  return environment;
+}
+
+bool has_either(const Variables& variables, const char* rank, const char* size) {
+  return variables.has(rank) || variables.has(size);
+}
+
+std::optional<LaunchEnvironment> read(const Variables& variables) {
+  if (variables.has("TORCHELASTIC_RUN_ID")) return read_torchrun(variables);
+  if (has_either(variables, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")) {
+    return without_contradiction(variables, read_open_mpi(variables));
+  }
+  if (has_either(variables, "PMI_RANK", "PMI_SIZE") && !is_pmi_of_srun(variables)) {
+    return without_contradiction(variables, read_pmi(variables));
+  }
+  if (is_srun_task(variables)) {
+    const LaunchEnvironment task = read_srun(variables);
+    // A task that itself started more ranks by hand.
+    const auto size = variables.integer("WORLD_SIZE");
+    if (variables.has("RANK") && size && *size > task.world_size) return read_by_hand(variables);
+    return without_contradiction(variables, task);
+  }
+  if (has_either(variables, "RANK", "WORLD_SIZE")) return read_by_hand(variables);
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<LaunchEnvironment> read_launch_environment() {
-  return read_launch_environment([](const std::string& name) -> std::optional<std::string> {
-    const char* value = std::getenv(name.c_str());
-    if (value == nullptr) return std::nullopt;
-    return value;
-  });
+  return read_launch_environment(process_variable);
 }
 
 std::optional<LaunchEnvironment> read_launch_environment(const VariableLookup& lookup) {
+  return read(Variables(lookup));
+}
+
+bool speaks_for_launch() noexcept { return speaks_for_launch(process_variable); }
+
+bool speaks_for_launch(const VariableLookup& lookup) noexcept {
   const Variables variables(lookup);
-  if (variables.has("TORCHELASTIC_RUN_ID")) return read_torchrun(variables);
-  if (variables.has("OMPI_COMM_WORLD_RANK")) return read_open_mpi(variables);
-  if (variables.has("PMI_RANK") && !is_pmi_of_srun(variables)) return read_pmi(variables);
-  if (is_srun_task(variables)) return read_srun(variables);
-  return std::nullopt;
+  try {
+    const auto environment = read(variables);
+    return !environment || environment->rank == 0;
+  } catch (const std::exception&) {
+    // The environment is what is wrong: with every rank alike, if this one has a rank at all.
+  }
+  constexpr std::pair<const char*, const char*> kRanksAndSizes[] = {
+      {"RANK", "WORLD_SIZE"},
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+      {"PMI_RANK", "PMI_SIZE"},
+      {"SLURM_PROCID", "SLURM_NTASKS"}};
+  for (const auto& [rank_name, size_name] : kRanksAndSizes) {
+    try {
+      const auto rank = variables.integer(rank_name);
+      if (rank) return *rank == 0 || *rank >= variables.integer(size_name).value_or(*rank + 1);
+    } catch (const std::exception&) {
+      return true;
+    }
+  }
+  return true;
 }
 
 std::filesystem::path rendezvous_folder(const std::filesystem::path& parent,

@@ -13,6 +13,9 @@
 #include <random>
 #include <vector>
 
+#include "app/error_line.h"
+#include "app/phase_board.h"
+#include "app/stop_signals.h"
 #include "model/core/errors.h"
 #include "parallel/world.h"
 
@@ -32,29 +35,39 @@ std::string new_nonce() {
   return fmt::format("local-{}-{:016x}", ::getpid(), salt);
 }
 
-// Holds back signals that the parent takes by sigtimedwait, and restores the mask.
+// Holds back signals that the parent takes by sigtimedwait, and restores the mask at the end.
 class HeldSignals {
  public:
   HeldSignals() {
     sigemptyset(&held_);
-    for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCHLD}) sigaddset(&held_, signal);
+    for (const int signal : kStopSignals) {
+      if (is_stop_signal(signal)) sigaddset(&held_, signal);
+    }
+    sigaddset(&held_, SIGCHLD);
     pthread_sigmask(SIG_BLOCK, &held_, &saved_);
   }
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
-  ~HeldSignals() { restore(); }
+  ~HeldSignals() {
+    while (take(milliseconds(0)).has_value()) {  // came too late: the ranks have ended
+    }
+    restore();
+  }
 
   void restore() const { pthread_sigmask(SIG_SETMASK, &saved_, nullptr); }
 
-  // A signal to pass on to the children, or 0 after `timeout` or when a child changed state.
-  int take(milliseconds timeout) const {
+  struct Taken {
+    int signal;
+    bool is_from_terminal;  // then it went to every process of the terminal's group, the children
+                            // included
+  };
+  // nullopt after `timeout`.
+  std::optional<Taken> take(milliseconds timeout) const {
     const timespec limit{timeout.count() / 1000, (timeout.count() % 1000) * 1'000'000};
     siginfo_t info;
     const int signal = sigtimedwait(&held_, &info, &limit);
-    if (signal <= 0 || signal == SIGCHLD) return 0;
-    // Ctrl-C reaches every process of the terminal's group, the children included.
-    if (signal == SIGINT && info.si_code == SI_KERNEL) return 0;
-    return signal;
+    if (signal <= 0) return std::nullopt;
+    return Taken{signal, info.si_code == SI_KERNEL};
   }
 
  private:
@@ -72,44 +85,64 @@ int run_child(const LaunchEnvironment& environment, const RankMain& rank_main) {
   try {
     return rank_main(environment);
   } catch (const Error& error) {
-    fmt::print(stderr, "rank {}: {}\n", environment.rank, error.what());
+    print_rank_error(environment.rank, error.what());
     return static_cast<int>(error.exit_code());
   } catch (const std::exception& error) {
-    fmt::print(stderr, "rank {}: {}\n", environment.rank, error.what());
+    print_rank_error(environment.rank, error.what());
     return static_cast<int>(ExitCode::kOther);
   }
 }
 
+std::string name_of(int signal) {
+  return fmt::format("signal {} ({})", signal, ::strsignal(signal));
+}
+
 class LocalRanks {
  public:
-  LocalRanks(const std::filesystem::path& folder, milliseconds grace)
-      : store_(parallel::make_file_store(folder)), grace_(grace) {}
+  LocalRanks(int num_ranks, const std::filesystem::path& folder, const HeldSignals& signals,
+             milliseconds grace)
+      : store_(parallel::make_file_store(folder)),
+        signals_(signals),
+        grace_(grace),
+        phases_(num_ranks) {}
 
-  void start(const LaunchEnvironment& environment, const RankMain& rank_main);
+  void start(LaunchEnvironment environment, const RankMain& rank_main);
   int wait_for_all();
 
  private:
   struct Child {
     pid_t process;
     bool is_running = true;
+    int stopped_by = 0;  // the signal that stopped it, until it is continued
+    bool is_ended_by_us = false;
   };
 
-  void collect_ended();
+  bool any_running() const;
+  void signal_all(int signal);
+  void pass_on(const HeldSignals::Taken& taken);
+  void collect_changes();
+  void note_end(int rank, int status);
   void note_failure(int rank, int status);
   void stop_late_ranks();
-  void signal_all(int signal) const;
-  bool any_running() const;
+  void end(int rank, int signal, const std::string& because);
+  std::string whereabouts(int rank) const;  // "rank 1, phase 'generation', step 3"
+  int publish(const parallel::FailureRecord& record) noexcept;
 
   std::shared_ptr<parallel::KeyValueStore> store_;
+  const HeldSignals& signals_;
   milliseconds grace_;
-  HeldSignals signals_;
-  std::vector<Child> children_;  // by rank
-  int exit_code_ = 0;
+  PhaseBoard phases_;
+  std::vector<Child> children_;
+  int stop_signal_ = 0;  // the last one that the run was sent
   std::optional<Clock::time_point> first_failure_time_;
-  bool is_terminating_ = false;
+  int exit_code_ = 0;
 };
 
-void LocalRanks::start(const LaunchEnvironment& environment, const RankMain& rank_main) {
+void LocalRanks::start(LaunchEnvironment environment, const RankMain& rank_main) {
+  environment.report_phase = [this, rank = environment.rank](const std::string& phase,
+                                                             int64_t step) {
+    phases_.write(rank, phase, step);
+  };
   const pid_t parent = ::getpid();
   std::fflush(nullptr);  // what is buffered now would be written by every child
   std::cout.flush();
@@ -141,67 +174,115 @@ bool LocalRanks::any_running() const {
   return false;
 }
 
-void LocalRanks::signal_all(int signal) const {
+void LocalRanks::signal_all(int signal) {
   for (const Child& child : children_) {
     if (child.is_running) ::kill(child.process, signal);
   }
 }
 
-void LocalRanks::collect_ended() {
+void LocalRanks::pass_on(const HeldSignals::Taken& taken) {
+  if (taken.signal == SIGCHLD) return;
+  stop_signal_ = taken.signal;
+  if (!taken.is_from_terminal) signal_all(taken.signal);
+}
+
+void LocalRanks::collect_changes() {
   for (size_t rank = 0; rank < children_.size(); ++rank) {
     Child& child = children_[rank];
     int status = 0;
-    if (!child.is_running || ::waitpid(child.process, &status, WNOHANG) != child.process) continue;
-    child.is_running = false;
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    if (code == 0) continue;
-    if (is_agreed_end(code)) {
-      if (exit_code_ == 0) exit_code_ = code;
-    } else {
-      note_failure(static_cast<int>(rank), status);
+    while (child.is_running &&
+           ::waitpid(child.process, &status, WNOHANG | WUNTRACED | WCONTINUED) == child.process) {
+      if (WIFSTOPPED(status)) {
+        child.stopped_by = WSTOPSIG(status);
+      } else if (WIFCONTINUED(status)) {
+        child.stopped_by = 0;
+      } else {
+        child.is_running = false;
+        note_end(static_cast<int>(rank), status);
+      }
     }
   }
 }
 
+void LocalRanks::note_end(int rank, int status) {
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  if (code == 0) return;
+  if (is_agreed_end(code)) {
+    if (exit_code_ == 0) exit_code_ = code;
+  } else {
+    note_failure(rank, status);
+  }
+}
+
 void LocalRanks::note_failure(int rank, int status) {
-  parallel::FailureRecord record{rank, ExitCode::kComm, "", 0, ""};
+  const PhaseBoard::Entry doing = phases_.read(rank);
+  parallel::FailureRecord record{rank, ExitCode::kComm, doing.phase, doing.step, ""};
   if (WIFSIGNALED(status)) {
     const int signal = WTERMSIG(status);
-    record.message = fmt::format("killed by signal {} ({})", signal, ::strsignal(signal));
-    if (!is_terminating_) fmt::print(stderr, "rank {} was {}\n", rank, record.message);
+    const bool was_asked_for = stop_signal_ != 0 && is_stop_signal(signal);
+    if (was_asked_for) record.exit_code = ExitCode::kOther;
+    record.message = fmt::format("{} by {}", was_asked_for ? "ended" : "killed", name_of(signal));
+    const bool is_expected = children_[static_cast<size_t>(rank)].is_ended_by_us ||
+                             (was_asked_for && first_failure_time_);
+    if (!is_expected) print_error(fmt::format("{}: {}", whereabouts(rank), record.message));
   } else {
     record.exit_code = static_cast<ExitCode>(WEXITSTATUS(status));
     record.message = fmt::format("ended with exit code {} without a report", WEXITSTATUS(status));
   }
   if (first_failure_time_) return;
   first_failure_time_ = Clock::now();
-  // Where the rank, or one before it, wrote a report itself, that one stays and tells the run's
-  // exit code.
-  store_->set_if_absent(parallel::kFailureKey, parallel::encode_failure(record));
-  exit_code_ =
-      static_cast<int>(parallel::decode_failure(*store_->get(parallel::kFailureKey)).exit_code);
+  exit_code_ = publish(record);
+}
+
+// Where the rank, or one before it, wrote a report itself, that one stays and tells the run's exit
+// code. A store that cannot be used changes nothing: the others then notice closed connections.
+int LocalRanks::publish(const parallel::FailureRecord& record) noexcept {
+  try {
+    store_->set_if_absent(parallel::kFailureKey, parallel::encode_failure(record));
+    if (const auto first = store_->get(parallel::kFailureKey)) {
+      return static_cast<int>(parallel::decode_failure(*first).exit_code);
+    }
+  } catch (const std::exception&) {
+  }
+  return static_cast<int>(record.exit_code);
+}
+
+std::string LocalRanks::whereabouts(int rank) const {
+  const PhaseBoard::Entry doing = phases_.read(rank);
+  return fmt::format("rank {}, phase '{}', step {}", rank, doing.phase, doing.step);
+}
+
+void LocalRanks::end(int rank, int signal, const std::string& because) {
+  Child& child = children_[static_cast<size_t>(rank)];
+  if (!child.is_ended_by_us) print_error(fmt::format("{}: {}", whereabouts(rank), because));
+  child.is_ended_by_us = true;
+  ::kill(child.process, signal);
 }
 
 void LocalRanks::stop_late_ranks() {
   if (!first_failure_time_) return;
   const auto since_failure = Clock::now() - *first_failure_time_;
-  if (since_failure >= grace_ + kTermToKill) {
-    signal_all(SIGKILL);
-  } else if (since_failure >= grace_ && !is_terminating_) {
-    is_terminating_ = true;
-    for (size_t rank = 0; rank < children_.size(); ++rank) {
-      if (!children_[rank].is_running) continue;
-      fmt::print(stderr, "rank {} did not stop within {:.1f} s of the first failure: terminated\n",
-                 rank, static_cast<double>(grace_.count()) / 1000.0);
+  for (size_t i = 0; i < children_.size(); ++i) {
+    const Child& child = children_[i];
+    const int rank = static_cast<int>(i);
+    if (!child.is_running) continue;
+    if (child.stopped_by != 0) {
+      end(rank, SIGKILL,
+          fmt::format("stopped by {} and not continued: killed", name_of(child.stopped_by)));
+    } else if (since_failure >= grace_ + kTermToKill) {
+      end(rank, SIGKILL, "did not stop: killed");
+    } else if (since_failure >= grace_ && !child.is_ended_by_us) {
+      end(rank, SIGTERM,
+          fmt::format("did not stop within {:.1f} s of the first failure: terminated",
+                      static_cast<double>(grace_.count()) / 1000.0));
     }
-    signal_all(SIGTERM);
   }
 }
 
 int LocalRanks::wait_for_all() {
   while (any_running()) {
-    if (const int signal = signals_.take(milliseconds(100))) signal_all(signal);
-    collect_ended();
+    if (const auto taken = signals_.take(milliseconds(100))) pass_on(*taken);
+    collect_changes();
     stop_late_ranks();
   }
   return exit_code_;
@@ -233,9 +314,13 @@ int run_local_ranks(int num_ranks, const std::filesystem::path& rendezvous_paren
   environment.world_size = num_ranks;
   environment.nonce = new_nonce();
   const auto path = rendezvous_folder(rendezvous_parent, environment);
+  if (num_ranks == 1) {
+    const RendezvousFolder folder(path);
+    return rank_main(environment);
+  }
+  const HeldSignals signals;  // until the folder is gone
   const RendezvousFolder folder(path);
-  if (num_ranks == 1) return rank_main(environment);
-  LocalRanks ranks(path, grace);
+  LocalRanks ranks(num_ranks, path, signals, grace);
   for (int rank = 0; rank < num_ranks; ++rank) {
     environment.rank = rank;
     environment.local_rank = rank;

@@ -5,7 +5,8 @@
 
 #include "app/command_line.h"
 #include "app/commands.h"
-#include "app/rank_session.h"
+#include "app/error_line.h"
+#include "app/launch.h"
 #include "model/core/errors.h"
 
 namespace grpo::app {
@@ -26,6 +27,12 @@ struct Run {
 int run(int argc, char** argv) {
   try {
     return std::visit(Run{}, parse_command_line(argc, argv));
+  } catch (const ConfigError& error) {
+    if (speaks_for_launch()) print_error(error.what());
+    return static_cast<int>(error.exit_code());
+  } catch (const DataError& error) {
+    if (speaks_for_launch()) print_error(error.what());
+    return static_cast<int>(error.exit_code());
   } catch (const Error& error) {
     print_error(error.what());
     return static_cast<int>(error.exit_code());

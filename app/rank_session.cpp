@@ -1,33 +1,16 @@
 #include "app/rank_session.h"
 
-#include <signal.h>
-
 #include <exception>
 #include <numeric>
 
+#include "app/error_line.h"
 #include "app/local_ranks.h"
+#include "app/stop_signals.h"
 #include "model/core/errors.h"
 
 namespace grpo::app {
 
 namespace {
-
-std::atomic<bool> stop_requested{false};
-static_assert(std::atomic<bool>::is_always_lock_free, "set from a signal handler");
-
-extern "C" void request_stop(int) { stop_requested.store(true, std::memory_order_relaxed); }
-
-void catch_stop_signals() {
-  struct sigaction action = {};
-  action.sa_handler = request_stop;
-  sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESTART;
-  sigaction(SIGTERM, &action, nullptr);
-  sigaction(SIGUSR1, &action, nullptr);
-  // A second Ctrl-C does not wait for the step to end.
-  action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
-  sigaction(SIGINT, &action, nullptr);
-}
 
 // Whatever ended this rank, as one of our errors.
 std::exception_ptr as_error(const std::exception_ptr& thrown) {
@@ -42,27 +25,34 @@ std::exception_ptr as_error(const std::exception_ptr& thrown) {
   }
 }
 
-void print_rank_error(int rank, const std::string& message) {
-  const std::string name = fmt::format("rank {}", rank);
-  const bool names_rank = message.starts_with(name + ":") || message.starts_with(name + ",");
-  print_error(names_rank ? message : fmt::format("{}: {}", name, message));
+// The report of a rank that could not join the world, so that the others stop waiting for it.
+void record_without_world(parallel::KeyValueStore& store, int rank, const Error& error) noexcept {
+  try {
+    store.set_if_absent(
+        parallel::kFailureKey,
+        parallel::encode_failure({rank, error.exit_code(), "connect", 0, error.what()}));
+  } catch (const std::exception&) {
+    // Nowhere left to say it; the error itself is printed.
+  }
 }
 
-// The report of a rank that could not join the world, so that the others stop waiting for it.
-void record_without_world(parallel::KeyValueStore& store, int rank, const Error& error) {
-  store.set_if_absent(
-      parallel::kFailureKey,
-      parallel::encode_failure({rank, error.exit_code(), "connect", 0, error.what()}));
+std::optional<parallel::FailureRecord> first_failure(parallel::KeyValueStore& store) noexcept {
+  try {
+    const auto text = store.get(parallel::kFailureKey);
+    if (!text) return std::nullopt;
+    return parallel::decode_failure(*text);
+  } catch (const std::exception&) {
+    return std::nullopt;  // this rank's own error stands
+  }
 }
 
 // Prints the error unless it follows from another rank's, and returns the run's exit code.
 int report(parallel::KeyValueStore& store, int rank, const Error& error) {
-  const auto record = store.get(parallel::kFailureKey);
+  const auto record = first_failure(store);
   const bool is_consequence = dynamic_cast<const PeerFailureError*>(&error) != nullptr;
-  const bool is_first = !record || parallel::decode_failure(*record).rank == rank;
+  const bool is_first = !record || record->rank == rank;
   if (is_first && !is_consequence) print_rank_error(rank, error.what());
-  if (record) return static_cast<int>(parallel::decode_failure(*record).exit_code);
-  return static_cast<int>(error.exit_code());
+  return static_cast<int>(record ? record->exit_code : error.exit_code());
 }
 
 ExitCode run_in_world(const RankPlan& plan, const LaunchEnvironment& environment,
@@ -70,18 +60,19 @@ ExitCode run_in_world(const RankPlan& plan, const LaunchEnvironment& environment
                       const std::function<ExitCode(RankContext&)>& body) {
   std::unique_ptr<parallel::World> world;
   try {
-    world = parallel::World::connect(
-        {environment.rank, environment.world_size, store, environment.host, plan.timeout});
+    world = parallel::World::connect({environment.rank, environment.world_size, store,
+                                      environment.host, plan.timeout, environment.report_phase});
   } catch (const PeerFailureError&) {
     throw;
   } catch (const Error& error) {
     record_without_world(*store, environment.rank, error);
-    throw Error(error.exit_code(),
-                fmt::format("{}; ranks meet in {}, which must be the same folder for all of them",
-                            error.what(), plan.meeting_folder.string()));
+    throw Error(
+        error.exit_code(),
+        fmt::format("{}; ranks meet in {}, which must be the same folder for all of them",
+                    error.what(), rendezvous_folder(plan.meeting_folder, environment).string()));
   }
   try {
-    RankContext context{environment, *world, stop_requested};
+    RankContext context{environment, *world, stop_requested()};
     const ExitCode code = body(context);
     // Nobody closes its connections while another still works.
     std::vector<int> everyone(static_cast<size_t>(world->size()));
@@ -99,26 +90,58 @@ ExitCode run_in_world(const RankPlan& plan, const LaunchEnvironment& environment
   }
 }
 
+void remove_folder(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  std::filesystem::remove_all(folder, ignored);
+  std::filesystem::remove(folder.parent_path(), ignored);  // unless another launch meets there
+}
+
+// After a failure under a launcher the rank that leaves last removes the folder: until then others
+// may read in it why the run stopped. A rank that was killed leaves without a word; then the folder
+// stays.
+void leave(parallel::KeyValueStore& store, const LaunchEnvironment& environment,
+           const std::filesystem::path& folder) noexcept {
+  const auto key = [](int rank) { return fmt::format("left/{}", rank); };
+  try {
+    store.set_if_absent(key(environment.rank), "");
+    for (int rank = 0; rank < environment.world_size; ++rank) {
+      if (!store.get(key(rank))) return;
+    }
+    remove_folder(folder);
+  } catch (const std::exception&) {
+    // Somebody else removes it, or nobody can.
+  }
+}
+
+std::shared_ptr<parallel::KeyValueStore> make_store(const LaunchEnvironment& environment,
+                                                    const std::filesystem::path& folder) {
+  if (environment.world_size > 1) return parallel::make_file_store(folder);
+  // Nobody to meet; whoever writes into the folder around it says what is wrong there.
+  std::error_code ignored;
+  std::filesystem::create_directories(folder.parent_path().parent_path(), ignored);
+  return parallel::make_memory_store();
+}
+
 int run_rank(const RankPlan& plan, const LaunchEnvironment& environment,
              const std::function<ExitCode(RankContext&)>& body) {
-  catch_stop_signals();
   const auto folder = rendezvous_folder(plan.meeting_folder, environment);
   std::shared_ptr<parallel::KeyValueStore> store;
   try {
-    store = parallel::make_file_store(folder);
+    store = make_store(environment, folder);
     const ExitCode code = run_in_world(plan, environment, store, body);
-    if (plan.environment && environment.rank == 0) {
-      std::error_code ignored;
-      std::filesystem::remove_all(folder, ignored);
-      std::filesystem::remove(folder.parent_path(), ignored);  // unless another launch meets there
-    }
+    if (plan.environment && environment.rank == 0) remove_folder(folder);
     return static_cast<int>(code);
   } catch (...) {
     try {
       std::rethrow_exception(as_error(std::current_exception()));
     } catch (const Error& error) {
-      if (store != nullptr) return report(*store, environment.rank, error);
-      print_rank_error(environment.rank, error.what());
+      if (store != nullptr) {
+        const int code = report(*store, environment.rank, error);
+        if (plan.environment) leave(*store, environment, folder);
+        return code;
+      }
+      // Every rank of a machine meets the same folder.
+      if (environment.local_rank == 0) print_rank_error(environment.rank, error.what());
       return static_cast<int>(error.exit_code());
     }
   }
@@ -164,14 +187,9 @@ int run_ranks(const RankPlan& plan, const std::function<ExitCode(RankContext&)>&
     return run_rank(plan, environment, body);
   };
   if (plan.environment) return rank_main(*plan.environment);
-  return run_local_ranks(plan.world_size, plan.meeting_folder, rank_main);
-}
-
-void print_error(const std::string& message) {
-  // A console that cannot be written must not change the exit code.
-  const std::string line = fmt::format("grpo_train: error: {}\n", message);
-  std::fwrite(line.data(), 1, line.size(), stderr);
-  std::fflush(stderr);
+  // A rank that is late after a failure has had its time to answer.
+  const auto grace = std::min<std::chrono::milliseconds>(plan.timeout, std::chrono::seconds(10));
+  return run_local_ranks(plan.world_size, plan.meeting_folder, rank_main, grace);
 }
 
 }  // namespace grpo::app

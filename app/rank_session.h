@@ -16,7 +16,7 @@ namespace grpo::app {
 struct RankContext {
   const LaunchEnvironment& environment;
   parallel::World& world;
-  // Set by SIGTERM, SIGUSR1 or SIGINT; looked at between steps.
+  // Set by a stop signal once catch_stop_signals() was called; looked at between steps.
   const std::atomic<bool>& stop_requested;
 };
 
@@ -39,8 +39,5 @@ RankPlan plan_ranks(const std::optional<int>& num_local_ranks,
 // of another one say nothing. Called from the program's only thread. Throws ConfigError when local
 // ranks cannot meet.
 int run_ranks(const RankPlan& plan, const std::function<ExitCode(RankContext&)>& body);
-
-// "grpo_train: error: ..." on stderr.
-void print_error(const std::string& message);
 
 }  // namespace grpo::app

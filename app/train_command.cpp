@@ -7,6 +7,7 @@
 #include "app/config_writer.h"
 #include "app/rank_session.h"
 #include "app/run_log.h"
+#include "app/stop_signals.h"
 #include "app/yaml_config_reader.h"
 #include "model/core/errors.h"
 #include "parallel/checkpoint.h"
@@ -98,7 +99,9 @@ ExitCode train_on_first_rank(const rl::RunConfig& config, const Start& start, Ra
       parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world);
   RunFiles files(config.logger.log_dir, start.earlier);
   files.write_config(config_to_yaml(config));
-  Console console(std::cout, isatty(STDOUT_FILENO) == 1);
+  // mpirun gives its ranks a terminal even when its own output goes to a file.
+  const bool is_terminal = context.environment.launcher != "mpirun" && isatty(STDOUT_FILENO) == 1;
+  Console console(std::cout, is_terminal);
   const int world_size = context.world.size();
   console.message(fmt::format("layout of {} rank{}:\n{}{}", world_size, world_size == 1 ? "" : "s",
                               mesh_of(config).to_string(),
@@ -124,6 +127,7 @@ ExitCode train_on_other_rank(const rl::RunConfig& config, const Start& start, Ra
 }  // namespace
 
 int run_train(const TrainOptions& options) {
+  catch_stop_signals();
   rl::RunConfig config = load_run_config(options.config_path, options.overrides);
   const RankPlan plan = plan_ranks(options.num_local_ranks, config.parallel, config.logger.log_dir);
   const bool is_first = !plan.environment || plan.environment->rank == 0;

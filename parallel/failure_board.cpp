@@ -72,24 +72,42 @@ std::string explain_waits(const std::map<int, StuckWait>& waits, int rank) {
   return text + "they wait for each other: different collectives, or different sizes";
 }
 
-bool FailureBoard::record(const FailureRecord& failure) {
-  return store_->set_if_absent(kFailureKey, encode_failure(failure));
+std::optional<std::string> FailureBoard::get(const std::string& key) noexcept {
+  try {
+    return store_->get(key);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
 }
 
-std::optional<FailureRecord> FailureBoard::first_failure(std::chrono::milliseconds grace) {
-  const auto text = store_->wait(kFailureKey, grace);
-  if (!text) return std::nullopt;
-  return decode_failure(*text);
+bool FailureBoard::set(const std::string& key, const std::string& value) noexcept {
+  try {
+    return store_->set_if_absent(key, value);
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
-void FailureBoard::report_stuck(const StuckWait& wait) {
-  store_->set_if_absent(stuck_key(rank_),
-                        fmt::format("{}\n{}", wait.peer, on_one_line(wait.during)));
-  store_->set_if_absent(kTroubleKey, std::to_string(rank_));
+bool FailureBoard::record(const FailureRecord& failure) noexcept {
+  return set(kFailureKey, encode_failure(failure));
 }
 
-bool FailureBoard::has_trouble() {
-  return store_->get(kTroubleKey).has_value() || store_->get(kFailureKey).has_value();
+std::optional<FailureRecord> FailureBoard::first_failure(std::chrono::milliseconds grace) noexcept {
+  try {
+    const auto text = store_->wait(kFailureKey, grace);
+    if (text) return decode_failure(*text);
+  } catch (const std::exception&) {
+  }
+  return std::nullopt;
+}
+
+void FailureBoard::report_stuck(const StuckWait& wait) noexcept {
+  set(stuck_key(rank_), fmt::format("{}\n{}", wait.peer, on_one_line(wait.during)));
+  set(kTroubleKey, std::to_string(rank_));
+}
+
+bool FailureBoard::has_trouble() noexcept {
+  return get(kTroubleKey).has_value() || get(kFailureKey).has_value();
 }
 
 std::map<int, StuckWait> FailureBoard::collect_stuck(std::chrono::milliseconds patience) {
@@ -98,7 +116,7 @@ std::map<int, StuckWait> FailureBoard::collect_stuck(std::chrono::milliseconds p
   for (;;) {
     for (int rank = 0; rank < size_; ++rank) {
       if (waits.contains(rank)) continue;
-      if (auto text = store_->get(stuck_key(rank))) {
+      if (auto text = get(stuck_key(rank))) {
         const int peer = static_cast<int>(take_integer(*text));
         waits[rank] = {peer, *text};
       }

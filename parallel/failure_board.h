@@ -23,24 +23,29 @@ struct StuckWait {
 // a cycle.
 std::string explain_waits(const std::map<int, StuckWait>& waits, int rank);
 
-// Thread-safe, as the store is.
+// Thread-safe, as the store is. A store that cannot be used is one that holds nothing: the failure
+// at hand must not become another one.
 class FailureBoard {
  public:
   FailureBoard(std::shared_ptr<KeyValueStore> store, int rank, int size)
       : store_(std::move(store)), rank_(rank), size_(size) {}
 
   // False when another failure is already recorded.
-  bool record(const FailureRecord& failure);
-  std::optional<FailureRecord> first_failure(std::chrono::milliseconds grace);
+  bool record(const FailureRecord& failure) noexcept;
+  std::optional<FailureRecord> first_failure(std::chrono::milliseconds grace) noexcept;
 
   // Says that this rank gave up waiting; ranks that still wait see has_trouble() and do the same.
-  void report_stuck(const StuckWait& wait);
+  void report_stuck(const StuckWait& wait) noexcept;
   // True once any rank reported a failure or gave up waiting.
-  bool has_trouble();
-  // Everyone's reports, collected for `patience`; shorter when all ranks, or all but one, have reported.
+  bool has_trouble() noexcept;
+  // Everyone's reports, collected for `patience`; shorter when all ranks, or all but one, have
+  // reported.
   std::map<int, StuckWait> collect_stuck(std::chrono::milliseconds patience);
 
  private:
+  std::optional<std::string> get(const std::string& key) noexcept;
+  bool set(const std::string& key, const std::string& value) noexcept;
+
   std::shared_ptr<KeyValueStore> store_;
   int rank_;
   int size_;

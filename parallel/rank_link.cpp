@@ -100,11 +100,7 @@ void RankLink::watch_for_trouble() {
   std::unique_lock lock(watch_mutex_);
   while (!watch_wakeup_.wait_for(lock, kWatchPeriod, [this] { return stop_watching_; })) {
     if (transport_->waiting_for() < kWatchAfter) continue;
-    try {
-      if (board_.has_trouble()) transport_->interrupt();
-    } catch (const std::exception&) {
-      // The store cannot be read just now: the wait still has its own deadline.
-    }
+    if (board_.has_trouble()) transport_->interrupt();
   }
 }
 
@@ -173,6 +169,7 @@ void RankLink::set_phase(const std::string& phase, int64_t step) {
   const std::lock_guard lock(phase_mutex_);
   phase_ = phase;
   step_ = step;
+  if (options_.on_phase) options_.on_phase(phase, step);
 }
 
 void RankLink::record_failure(const Error& error) noexcept {

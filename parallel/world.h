@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,8 @@ struct WorldOptions {
   std::shared_ptr<KeyValueStore> store;   // shared by all ranks of this launch
   std::string host = "127.0.0.1";         // address or name this rank listens on
   std::chrono::milliseconds timeout{600'000};  // of every wait, for each peer
+  // Told of each set_phase, for whoever watches this rank from outside; may be empty.
+  std::function<void(const std::string& phase, int64_t step)> on_phase = {};
 };
 
 // What the first failing rank said before it closed its connections.

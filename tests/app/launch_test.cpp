@@ -57,7 +57,7 @@ const Environment kMpich = {
 
 TEST(LaunchEnvironment, NothingSetMeansNoLauncher) {
   EXPECT_FALSE(read({}).has_value());
-  EXPECT_FALSE(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}}).has_value());
+  EXPECT_FALSE(read({{"MASTER_ADDR", "node1"}, {"LOCAL_RANK", "0"}}).has_value());
 }
 
 TEST(LaunchEnvironment, Srun) {
@@ -104,13 +104,92 @@ TEST(LaunchEnvironment, Torchrun) {
 }
 
 TEST(LaunchEnvironment, TorchrunOverSeveralNodesNeedsARunId) {
-  const auto nodes = with(kTorchrun, {{"LOCAL_WORLD_SIZE", "2"}});
+  const auto nodes = with(kTorchrun, {{"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}});
   EXPECT_NE(error_of(nodes).find("TORCHELASTIC_RUN_ID: 'none'"), std::string::npos)
       << error_of(nodes);
   EXPECT_EQ(read(with(nodes, {{"TORCHELASTIC_RUN_ID", "run5"}}))->nonce, "torchrun-run5-0-");
   EXPECT_EQ(read(with(nodes, {{"SLURM_JOB_ID", "9"}, {"SLURM_STEP_ID", "0"}}))->nonce,
             "torchrun-none-0-9-0-0");
   EXPECT_EQ(read(with(nodes, {{"GRPO_LAUNCH_ID", "mine"}}))->nonce, "torchrun-mine");
+}
+
+const Environment kByHand = {{"RANK", "1"},
+                             {"WORLD_SIZE", "2"},
+                             {"LOCAL_RANK", "1"},
+                             {"MASTER_ADDR", "localhost"},
+                             {"MASTER_PORT", "29500"}};
+
+TEST(LaunchEnvironment, RanksStartedByHand) {
+  const auto environment = read(kByHand);
+  ASSERT_TRUE(environment.has_value());
+  EXPECT_EQ(environment->launcher, "env");
+  EXPECT_EQ(environment->rank, 1);
+  EXPECT_EQ(environment->world_size, 2);
+  EXPECT_EQ(environment->local_rank, 1);
+  EXPECT_EQ(environment->nonce, "env-localhost-29500");
+  EXPECT_EQ(environment->host, "127.0.0.1");
+  EXPECT_EQ(read(with(kByHand, {{"GRPO_LAUNCH_ID", "mine"}, {"MASTER_PORT", ""}}))->nonce,
+            "env-mine");
+  const auto in_step = with(kByHand, {{"SLURM_JOB_ID", "9"}, {"SLURM_STEP_ID", "4294967291"}});
+  EXPECT_EQ(read(in_step)->nonce, "env-9-4294967291-0");
+  const auto nodes =
+      with(kByHand, {{"MASTER_ADDR", "10.0.0.1"}, {"LOCAL_WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}});
+  EXPECT_EQ(read(nodes)->host, listen_host(std::nullopt, "10.0.0.1"));
+}
+
+TEST(LaunchEnvironment, HalfAnEnvironmentIsRefused) {
+  EXPECT_EQ(error_of({{"RANK", "0"}}),
+            "environment variable WORLD_SIZE is not set although RANK is");
+  EXPECT_EQ(error_of({{"WORLD_SIZE", "2"}}),
+            "environment variable RANK is not set although WORLD_SIZE is");
+  EXPECT_EQ(
+      error_of({{"OMPI_COMM_WORLD_SIZE", "2"}}),
+      "environment variable OMPI_COMM_WORLD_RANK is not set although OMPI_COMM_WORLD_SIZE is");
+  EXPECT_EQ(error_of({{"PMI_SIZE", "2"}}),
+            "environment variable PMI_RANK is not set although PMI_SIZE is");
+  EXPECT_NE(error_of(with(kByHand, {{"MASTER_PORT", ""}})).find("MASTER_PORT is not"),
+            std::string::npos);
+  EXPECT_NE(error_of(with(kByHand, {{"MASTER_ADDR", ""}})).find("MASTER_ADDR is not"),
+            std::string::npos);
+}
+
+TEST(LaunchEnvironment, ContradictionsAreRefused) {
+  const auto expect_error = [](const Environment& environment, const std::string& part) {
+    EXPECT_NE(error_of(environment).find(part), std::string::npos) << error_of(environment);
+  };
+  expect_error(with(kSrun, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}),
+               "RANK: 2 contradicts srun, which started this process as rank 1 of 4");
+  expect_error(with(kSrun, {{"WORLD_SIZE", "8"}}), "WORLD_SIZE: 8 contradicts srun");
+  expect_error(with(kOpenMpi, {{"RANK", "1"}}), "RANK: 1 contradicts mpirun");
+  expect_error(with(kByHand, {{"LOCAL_WORLD_SIZE", "1"}}),
+               "LOCAL_WORLD_SIZE: 1 contradicts LOCAL_RANK 1 and WORLD_SIZE 2");
+  expect_error(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "5"}}), "LOCAL_WORLD_SIZE: 5 contradicts");
+  expect_error(with(kTorchrun, {{"LOCAL_RANK", "1"}}), "LOCAL_RANK: 1 contradicts RANK 2");
+  // The same said twice is no contradiction, and a task may start more ranks by hand.
+  EXPECT_EQ(read(with(kSrun, {{"RANK", "1"}, {"WORLD_SIZE", "4"}}))->launcher, "srun");
+  EXPECT_EQ(read(with(kSrun, {{"WORLD_SIZE", "4"}}))->launcher, "srun");
+  EXPECT_EQ(read(with(kSrun, {{"RANK", "6"}, {"WORLD_SIZE", "8"}}))->launcher, "env");
+}
+
+TEST(LaunchEnvironment, OneRankSpeaksForAll) {
+  const auto speaks = [](const Environment& environment) {
+    return speaks_for_launch([&](const std::string& name) -> std::optional<std::string> {
+      const auto found = environment.find(name);
+      if (found == environment.end()) return std::nullopt;
+      return found->second;
+    });
+  };
+  EXPECT_TRUE(speaks({}));
+  EXPECT_TRUE(speaks(with(kSrun, {{"SLURM_PROCID", "0"}})));
+  EXPECT_FALSE(speaks(kSrun));
+  EXPECT_FALSE(speaks(kTorchrun));
+  // An environment that is itself wrong, with every rank or with this one.
+  const auto without_id = with(kTorchrun, {{"LOCAL_WORLD_SIZE", "3"}});
+  EXPECT_FALSE(speaks(without_id));
+  EXPECT_TRUE(speaks(with(without_id, {{"RANK", "0"}, {"LOCAL_RANK", "0"}})));
+  EXPECT_TRUE(speaks(with(kTorchrun, {{"RANK", "4"}})));
+  EXPECT_TRUE(speaks(with(kTorchrun, {{"RANK", "x"}})));
+  EXPECT_TRUE(speaks({{"WORLD_SIZE", "2"}}));
 }
 
 TEST(LaunchEnvironment, OpenMpi) {

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <numeric>
 #include <sstream>
@@ -54,7 +55,8 @@ class LocalRanksTest : public ::testing::Test {
            .size = environment.world_size,
            .store = parallel::make_file_store(rendezvous_folder(folder_, environment)),
            .host = environment.host,
-           .timeout = timeout});
+           .timeout = timeout,
+           .on_phase = environment.report_phase});
       std::vector<int> ranks(static_cast<size_t>(environment.world_size));
       std::iota(ranks.begin(), ranks.end(), 0);
       return fn(*world, *world->make_group(ranks, "all"));
@@ -121,11 +123,13 @@ TEST_F(LocalRanksTest, AnErrorThatEscapesARankStopsTheOthers) {
     return run_world(environment, seconds(30), [](parallel::World&, Communicator&) { return 0; });
   });
   EXPECT_EQ(code, static_cast<int>(ExitCode::kConfig));
-  EXPECT_CONTAINS(read("said-1"), "stopped because rank 0 failed: ended with exit code 2");
+  EXPECT_CONTAINS(read("said-1"),
+                  "stopped because rank 0 failed in phase 'setup', step 0: ended with exit code 2");
 }
 
 TEST_F(LocalRanksTest, AKilledRankEndsTheOthersWithinSeconds) {
   const auto start = Clock::now();
+  ::testing::internal::CaptureStderr();
   const int code = run_local_ranks(3, folder_, [&](const LaunchEnvironment& environment) {
     return run_world(environment, seconds(60), [](parallel::World& world, Communicator& group) {
       world.set_phase("generation", 4);
@@ -137,10 +141,13 @@ TEST_F(LocalRanksTest, AKilledRankEndsTheOthersWithinSeconds) {
   });
   EXPECT_EQ(code, static_cast<int>(ExitCode::kComm));
   EXPECT_LT(Clock::now() - start, seconds(5));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "grpo_train: error: rank 2, phase 'generation', step 4: killed by signal 9 (Killed)\n");
   for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(
-        read(fmt::format("said-{}", rank)),
-        fmt::format("rank {}: stopped because rank 2 failed: killed by signal 9 (Killed)", rank));
+    EXPECT_EQ(read(fmt::format("said-{}", rank)),
+              fmt::format("rank {}: stopped because rank 2 failed in phase 'generation', step 4: "
+                          "killed by signal 9 (Killed)",
+                          rank));
   }
 }
 
@@ -169,8 +176,10 @@ TEST_F(LocalRanksTest, AKilledRankIsNamedWithoutALauncherThatSaysSo) {
   EXPECT_CONTAINS(read("said-0"), "connection to rank 1 closed in barrier of group all");
 }
 
+// A stopped rank cannot end by itself: it gets no grace.
 TEST_F(LocalRanksTest, AStoppedRankIsNamedAndEnded) {
   const auto start = Clock::now();
+  ::testing::internal::CaptureStderr();
   const int code = run_local_ranks(
       3, folder_,
       [&](const LaunchEnvironment& environment) {
@@ -182,9 +191,14 @@ TEST_F(LocalRanksTest, AStoppedRankIsNamedAndEnded) {
           return 0;
         });
       },
-      milliseconds(300));
+      seconds(30));
   EXPECT_EQ(code, static_cast<int>(ExitCode::kComm));
-  EXPECT_LT(Clock::now() - start, seconds(10));
+  EXPECT_LT(Clock::now() - start, seconds(8));
+  const std::string errors = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(errors.find("grpo_train: error: rank 1, phase 'refit', step 2: stopped by signal 19"),
+            0u)
+      << errors;
+  EXPECT_EQ(std::count(errors.begin(), errors.end(), '\n'), 1) << errors;
   for (const int rank : {0, 2}) {
     const std::string said = read(fmt::format("said-{}", rank));
     EXPECT_CONTAINS(said, "waited 2.0 s for rank 1 in barrier of group all");
@@ -193,8 +207,62 @@ TEST_F(LocalRanksTest, AStoppedRankIsNamedAndEnded) {
   }
 }
 
+TEST_F(LocalRanksTest, ARankThatIsLateAfterAFailureIsNamedAndEnded) {
+  const auto start = Clock::now();
+  ::testing::internal::CaptureStderr();
+  const int code = run_local_ranks(
+      2, folder_,
+      [&](const LaunchEnvironment& environment) {
+        environment.report_phase("rewards", 5);
+        if (environment.rank == 0) return static_cast<int>(ExitCode::kData);
+        ::signal(SIGTERM, SIG_IGN);
+        ::sleep(40);
+        return 0;
+      },
+      milliseconds(300));
+  EXPECT_EQ(code, static_cast<int>(ExitCode::kData));
+  EXPECT_LT(Clock::now() - start, seconds(5));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "grpo_train: error: rank 1, phase 'rewards', step 5: did not stop within 0.3 s of the "
+            "first failure: "
+            "terminated\n");
+}
+
+TEST_F(LocalRanksTest, AStoreThatCannotBeUsedDoesNotReplaceARanksCode) {
+  for (const bool is_file_in_the_way : {false, true}) {
+    const int code = run_local_ranks(2, folder_, [&](const LaunchEnvironment& environment) {
+      if (environment.rank == 1) return 0;
+      const auto folder = rendezvous_folder(folder_, environment);
+      std::filesystem::remove_all(folder);
+      if (is_file_in_the_way) std::ofstream(folder) << "x";
+      return static_cast<int>(ExitCode::kData);
+    });
+    EXPECT_EQ(code, static_cast<int>(ExitCode::kData));
+  }
+}
+
+// A signal to ranks that do not catch it: the user's wish, not a failure of communication.
+TEST_F(LocalRanksTest, ASignalThatEndsTheRanksEndsTheRunWithOneLine) {
+  for (const int signal : {SIGTERM, SIGHUP}) {
+    ::testing::internal::CaptureStderr();
+    const int code = run_local_ranks(3, folder_, [&](const LaunchEnvironment& environment) {
+      ::signal(signal, SIG_DFL);
+      write(fmt::format("ready-{}", environment.rank), "yes");
+      while (read("ready-0") + read("ready-1") + read("ready-2") != "yesyesyes") ::usleep(1000);
+      if (environment.rank == 0) ::kill(::getppid(), signal);
+      ::sleep(40);
+      return 0;
+    });
+    EXPECT_EQ(code, static_cast<int>(ExitCode::kOther));
+    const std::string errors = ::testing::internal::GetCapturedStderr();
+    EXPECT_CONTAINS(errors, fmt::format("phase 'setup', step 0: ended by signal {} (", signal));
+    EXPECT_EQ(std::count(errors.begin(), errors.end(), '\n'), 1) << errors;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / ".rendezvous"));
+  }
+}
+
 TEST_F(LocalRanksTest, SignalsReachEveryRank) {
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
     const int code = run_local_ranks(3, folder_, [&](const LaunchEnvironment& environment) {
       sigset_t awaited;
       sigemptyset(&awaited);

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 
+#include "app/stop_signals.h"
 #include "tests/app/scratch_folder.h"
 
 namespace grpo::app {
@@ -82,20 +85,98 @@ TEST(RankSession, ADeadRankEndsTheRun) {
     return ExitCode::kDone;
   });
   EXPECT_EQ(outcome.exit_code, 5);
-  EXPECT_NE(outcome.errors.find("rank 1 was killed by signal 9"), std::string::npos)
-      << outcome.errors;
+  EXPECT_EQ(outcome.errors,
+            "grpo_train: error: rank 1, phase 'setup', step 0: killed by signal 9 (Killed)\n");
+}
+
+// Runs fn in a child process, as signal handlers and the wish to stop last as long as a process.
+int in_child(const std::function<int()>& fn) {
+  const pid_t process = fork();
+  if (process == 0) _exit(fn());
+  int status = 0;
+  waitpid(process, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+ExitCode wait_for_stop(RankContext& context) {
+  for (int i = 0; i < 1000 && !context.stop_requested; ++i) usleep(10'000);
+  return context.stop_requested ? ExitCode::kSavedAfterSignal : ExitCode::kDone;
 }
 
 TEST(RankSession, SignalsAskForAStop) {
-  for (const int signal_number : {SIGTERM, SIGUSR1, SIGINT}) {
-    const Outcome outcome = run(2, [&](RankContext& context) -> ExitCode {
-      if (context.world.rank() == 0)
-        kill(getppid(), signal_number);  // as Slurm does: to the first process
-      for (int i = 0; i < 1000 && !context.stop_requested; ++i) usleep(10'000);
-      return context.stop_requested ? ExitCode::kSavedAfterSignal : ExitCode::kDone;
+  for (const int signal_number : kStopSignals) {
+    const int code = in_child([&] {
+      catch_stop_signals();
+      return run(2,
+                 [&](RankContext& context) -> ExitCode {
+                   if (context.world.rank() == 0)
+                     kill(getppid(), signal_number);  // as Slurm does: to the first process
+                   return wait_for_stop(context);
+                 })
+          .exit_code;
     });
-    EXPECT_EQ(outcome.exit_code, 75) << signal_number;
+    EXPECT_EQ(code, 75) << signal_number;
   }
+}
+
+TEST(RankSession, ARunUnderNohupHasNoHangup) {
+  const int code = in_child([] {
+    signal(SIGHUP, SIG_IGN);
+    catch_stop_signals();
+    return run(2,
+               [&](RankContext& context) -> ExitCode {
+                 if (context.world.rank() == 0) {
+                   kill(getppid(), SIGHUP);
+                   raise(SIGHUP);
+                   usleep(300'000);
+                 }
+                 wait_at_barrier(context);
+                 return context.stop_requested ? ExitCode::kSavedAfterSignal : ExitCode::kDone;
+               })
+        .exit_code;
+  });
+  EXPECT_EQ(code, 0);
+}
+
+// From before the ranks are forked until after they have connected.
+TEST(RankSession, SignalsAtBirthAskForAStopToo) {
+  const int code = in_child([] {
+    catch_stop_signals();
+    const pid_t target = getpid();
+    const pid_t sender = fork();
+    if (sender == 0) {
+      for (int i = 0; i < 300; ++i) {
+        kill(target, SIGTERM);
+        usleep(200);
+      }
+      _exit(0);
+    }
+    const Outcome outcome = run(3, wait_for_stop);
+    waitpid(sender, nullptr, 0);
+    return outcome.errors.empty() ? outcome.exit_code : 99;
+  });
+  EXPECT_EQ(code, 75);
+}
+
+TEST(RankSession, AStoreThatIsLostKeepsTheRanksOwnError) {
+  const ScratchFolder folder;
+  ::testing::internal::CaptureStderr();
+  const int code =
+      run_ranks({std::nullopt, 2, kTimeout, folder.path()}, [&](RankContext& context) -> ExitCode {
+        if (context.world.rank() == 0) {
+          const auto meeting = rendezvous_folder(folder.path(), context.environment);
+          std::filesystem::remove_all(meeting);
+          std::ofstream(meeting) << "a file in the way";
+          throw DataError("d.jsonl:3: not JSON");
+        }
+        wait_at_barrier(context);
+        return ExitCode::kDone;
+      });
+  const std::string errors = ::testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(code == 3 || code == 5) << code;  // whichever rank the launcher sees first
+  EXPECT_NE(errors.find("grpo_train: error: rank 0: d.jsonl:3: not JSON\n"), std::string::npos)
+      << errors;
+  EXPECT_EQ(errors.find("rendezvous folder"), std::string::npos) << errors;
 }
 
 TEST(RankSession, AMeetingFolderThatCannotBeMadeIsAConfigError) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -243,6 +244,64 @@ TEST_F(FailureTest, LargeTransfersInFlightAreDroppedWithoutACrash) {
     EXPECT_EQ(ends[1].exit_code, ExitCode::kData);
     EXPECT_EQ(ends[2].exit_code, ExitCode::kData);
   }
+}
+
+// Reads and writes as long as the ranks connect; then its disk is gone.
+class BrokenStore final : public KeyValueStore {
+ public:
+  bool set_if_absent(const std::string& key, const std::string& value) override {
+    if (is_broken_) throw ConfigError("rendezvous folder: cannot write");
+    return inner_->set_if_absent(key, value);
+  }
+  std::optional<std::string> get(const std::string& key) override {
+    if (is_broken_) throw ConfigError("rendezvous folder: cannot read");
+    return inner_->get(key);
+  }
+  void fail_from_now_on() { is_broken_ = true; }
+
+ private:
+  std::shared_ptr<KeyValueStore> inner_ = make_memory_store();
+  std::atomic<bool> is_broken_{false};
+};
+
+TEST_F(FailureTest, AStoreThatBreaksDoesNotReplaceTheFailure) {
+  const auto store = std::make_shared<BrokenStore>();
+  Outcome ends[2];
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto world =
+          World::connect({.rank = rank, .size = 2, .store = store, .timeout = seconds(1)});
+      const auto group = world->make_group({0, 1}, "pair");
+      group->barrier();
+      store->fail_from_now_on();
+      try {
+        if (rank == 1) std::this_thread::sleep_for(seconds(4));
+        group->barrier();
+      } catch (const Error& error) {
+        ends[rank] = {error.what(), error.exit_code()};
+        world->record_failure(error);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(ends[0].exit_code, ExitCode::kComm) << ends[0].message;
+  EXPECT_TRUE(contains(ends[0].message, "waited 1.0 s for rank 1")) << ends[0].message;
+  EXPECT_EQ(ends[1].exit_code, ExitCode::kComm) << ends[1].message;
+  EXPECT_TRUE(contains(ends[1].message, "connection to rank 0 closed")) << ends[1].message;
+}
+
+TEST_F(FailureTest, ThePhaseIsToldToWhoeverWatches) {
+  std::vector<std::string> told;
+  const auto world = World::connect({.rank = 0,
+                                     .size = 1,
+                                     .store = make_memory_store(),
+                                     .on_phase = [&](const std::string& phase, int64_t step) {
+                                       told.push_back(fmt::format("{} {}", phase, step));
+                                     }});
+  world->set_phase("refit", 3);
+  world->set_phase("generation", 3);
+  EXPECT_EQ(told, (std::vector<std::string>{"refit 3", "generation 3"}));
 }
 
 TEST_F(FailureTest, MissingRanksAreNamedAtConnect) {
