@@ -21,7 +21,7 @@ constexpr const char* kExitCodes =
     "  3   data, model or tokenizer file\n"
     "  4   a gate failed or stopped the run\n"
     "  5   communication: a rank failed, died, or did not answer in time\n"
-    "  75  checkpoint saved after SIGTERM, SIGUSR1 or SIGINT\n"
+    "  75  checkpoint saved after SIGTERM, SIGUSR1, SIGINT or SIGHUP\n"
     "  1   anything else, and a signal without a checkpoint";
 
 constexpr int kMaxLocalRanks = 4096;

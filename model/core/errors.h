@@ -16,7 +16,7 @@ enum class ExitCode : int {
   kData = 3,              // a data, model or tokenizer file the user can fix
   kGate = 4,              // a gate with action `stop` ended the run
   kComm = 5,              // another rank failed, died, or did not answer in time
-  kSavedAfterSignal = 75  // state saved after SIGTERM or SIGUSR1
+  kSavedAfterSignal = 75  // state saved after a signal
 };
 
 // Base of every error this program throws. The message is one line: what, where, which value, what
