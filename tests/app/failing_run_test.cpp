@@ -100,7 +100,9 @@ Outcome train(const std::string& log_dir, const std::string& phase, int64_t step
     FatalPhase fatal(context.world, phase, step, signal);
     parallel::World& world = context.world.rank() == 1 ? fatal : context.world;
     SilentRun silent;
-    return rl::Trainer(config, world, silent, context.stop_requested, std::nullopt).run().exit_code;
+    return rl::Trainer(config, world, Device::cpu(), silent, context.stop_requested, std::nullopt)
+        .run()
+        .exit_code;
   });
   return {code, ::testing::internal::GetCapturedStderr()};
 }
