@@ -1,12 +1,12 @@
 #include "app/run_log.h"
 
+#include "app/host_memory.h"
+#include "rl/memory_report.h"
+
 namespace grpo::app {
 
 RunLog::RunLog(RunFiles& files, Console& console, int64_t num_steps, const rl::LoggerConfig& config)
-    : files_(files),
-      console_(console),
-      num_steps_(num_steps),
-      config_(config) {}
+    : files_(files), console_(console), num_steps_(num_steps), config_(config) {}
 
 bool RunLog::is_shown(int64_t step) const {
   return step == 1 || step == num_steps_ || (step > 0 && step % config_.console_period == 0);
@@ -15,6 +15,16 @@ bool RunLog::is_shown(int64_t step) const {
 void RunLog::on_message(const std::string& line) { console_.message(line); }
 
 void RunLog::on_warning(const std::string& line) { console_.warning(line); }
+
+void RunLog::on_memory_plan(const rl::MemoryPlan& plan) {
+  console_.message(rl::plan_table(plan));
+  const std::string warning = memory_warning(plan);
+  if (!warning.empty()) console_.warning(warning);
+}
+
+void RunLog::on_measured_memory(const rl::MemoryPlan& plan, const rl::MeasuredMemory& measured) {
+  console_.message(rl::comparison_table(plan, measured));
+}
 
 void RunLog::on_step(int64_t step, const rl::MetricSet& metrics) {
   files_.write_step(step, metrics);

@@ -10,12 +10,14 @@ namespace grpo::app {
 // Used by the trainer's thread. Files are written before the console shows the same numbers.
 class RunLog : public rl::RunObserver {
  public:
-  // `files` and `console` outlive this. The console shows the first, the last and every console_period-th step,
-  // with its first num_samples_to_print completions.
+  // `files` and `console` outlive this. The console shows the first, the last and every
+  // console_period-th step, with its first num_samples_to_print completions.
   RunLog(RunFiles& files, Console& console, int64_t num_steps, const rl::LoggerConfig& config);
 
   void on_message(const std::string& line) override;
   void on_warning(const std::string& line) override;
+  void on_memory_plan(const rl::MemoryPlan& plan) override;
+  void on_measured_memory(const rl::MemoryPlan& plan, const rl::MeasuredMemory& measured) override;
   void on_step(int64_t step, const rl::MetricSet& metrics) override;
   void on_progress(const std::string& phase, int64_t done, int64_t total) override;
   void on_sample(int64_t step, const std::string& json_line) override;

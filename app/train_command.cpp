@@ -5,6 +5,7 @@
 
 #include "app/commands.h"
 #include "app/config_writer.h"
+#include "app/host_memory.h"
 #include "app/rank_session.h"
 #include "app/run_log.h"
 #include "app/stop_signals.h"
@@ -14,6 +15,9 @@
 #include "parallel/mesh.h"
 #include "parallel/rank_device.h"
 #include "rl/checkpointing.h"
+#include "rl/memory_plan.h"
+#include "rl/memory_report.h"
+#include "rl/model_source.h"
 #include "rl/trainer.h"
 
 namespace grpo::app {
@@ -25,11 +29,25 @@ parallel::Mesh mesh_of(const rl::RunConfig& config) {
           static_cast<int>(config.parallel.data)};
 }
 
+// Prompts count as long as the config lets them be: the data is not read.
+std::string check_memory(const rl::RunConfig& config) {
+  const std::unique_ptr<model::Tokenizer> tokenizer =
+      model::load_tokenizer(config.policy.tokenizer.name);
+  const rl::ModelSource source = rl::open_model(config.policy, *tokenizer);
+  const Device device =
+      config.parallel.device == "cuda" ? Device{DeviceKind::kCuda, 0} : Device::cpu();
+  const rl::MemoryPlan plan = rl::plan_memory(config, source.config, std::nullopt, device);
+  std::string text = rl::plan_table(plan) + "\n";
+  const std::string warning = memory_warning(plan);
+  if (!warning.empty()) text += "WARNING: " + warning + "\n";
+  return text;
+}
+
 // The whole output is YAML: the resolved config, and the rest as comments.
 void print_check(const rl::RunConfig& config, int world_size) {
   std::string text = config_to_yaml(config);
-  std::string comments =
-      mesh_of(config).to_string() + rl::batch_arithmetic(config, world_size) + "\n";
+  std::string comments = mesh_of(config).to_string() + rl::batch_arithmetic(config, world_size) +
+                         "\n" + check_memory(config);
   for (size_t start = 0; start < comments.size();) {
     const size_t end = comments.find('\n', start);
     text += "# " + comments.substr(start, end - start) + "\n";

@@ -79,6 +79,28 @@ std::vector<Completion> Engine::generate(std::span<const GenerationRequest> requ
   return finished;
 }
 
+void Engine::rehearse(int64_t num_samples, int64_t longest_prompt, const SamplingParams& params,
+                      OpContext& ctx) {
+  CHECK(ctx.device.is_rehearsal, "a rehearsal on {}", device_name(ctx.device));
+  if (num_samples == 0) return;
+  const int64_t num_running = std::min(num_samples, options_.max_batch_size);
+  GenerationRequest request{.tag = 0, .draw_index = 0, .prompt_tokens = {}, .sample_indices = {}};
+  request.prompt_tokens.assign(static_cast<size_t>(longest_prompt), 0);
+  request.sample_indices.assign(static_cast<size_t>(num_running), 0);
+  Prompt prompt{.request = &request, .next_sample = 0, .pages = {}};
+  prefill(prompt, ctx);
+  const int64_t num_drawn =
+      std::min(params.max_new_tokens, options_.max_sequence_tokens - longest_prompt);
+  for (int64_t i = 0; i < num_running; ++i) {
+    start_sample(prompt, params, ctx);
+    // The last step runs the last but one token; its row comes on top.
+    cache_.extend(running_.back().pages, std::max<int64_t>(0, num_drawn - 2));
+  }
+  if (num_drawn > 1) decode_step(params, ctx);
+  running_.clear();
+  cache_.release_all();
+}
+
 void Engine::prefill(Prompt& prompt, OpContext& ctx) {
   prompt.pages = cache_.begin_sequence(transformer_.store().version());
   const std::span<const int32_t> tokens(prompt.request->prompt_tokens);
@@ -161,8 +183,8 @@ void Engine::collect_finished(const SamplingParams& params, std::vector<Completi
 void Engine::decode_step(const SamplingParams& params, OpContext& ctx) {
   const Workspace::Scope scope(ctx.workspace);
   const auto rows = static_cast<int64_t>(running_.size());
-  const Tensor logits =
-      ctx.workspace.take(DType::kFloat32, {rows, transformer_.config().vocab_size});
+  const Tensor logits = ctx.workspace.take(
+      DType::kFloat32, {rows, transformer_.config().vocab_size}, ScratchOwner::kLogits);
   std::vector<SequencePages*> sequences;
   std::vector<std::span<const int32_t>> tokens;
   std::vector<double> uniforms;

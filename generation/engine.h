@@ -39,6 +39,11 @@ class Engine {
                                    const SamplingParams& params, OpContext& ctx,
                                    const std::function<void(int64_t, int64_t)>& on_finished);
 
+  // The largest steps of a generate() of `num_samples` sequences of prompts of up to
+  // `longest_prompt` tokens, none of which ends early; on a rehearsal device.
+  void rehearse(int64_t num_samples, int64_t longest_prompt, const SamplingParams& params,
+                OpContext& ctx);
+
   const EngineCounters& counters() const { return counters_; }
   // Outside of generate() nothing is held.
   const KvCache& cache() const { return cache_; }

@@ -24,13 +24,13 @@ struct Run {
   int64_t tensor;
   int64_t first_element;
   int64_t num_elements;
-  int64_t rank;   // that holds it
-  int64_t piece;  // on that rank
-  int64_t offset; // within the piece
+  int64_t rank;    // that holds it
+  int64_t piece;   // on that rank
+  int64_t offset;  // within the piece
 };
 
-// Every rank's writing pieces, cut to at most `max_bytes`, in file order.
-std::vector<Run> all_runs(const CheckpointContent& content, Communicator& world, int64_t max_bytes) {
+// A rank's writing pieces, cut to at most `max_bytes`.
+std::vector<Run> own_runs(const CheckpointContent& content, int rank, int64_t max_bytes) {
   std::vector<Run> own;
   for (size_t i = 0; i < content.pieces.size(); ++i) {
     const CheckpointPiece& piece = content.pieces[i];
@@ -41,11 +41,24 @@ std::vector<Run> all_runs(const CheckpointContent& content, Communicator& world,
       own.push_back({.tensor = static_cast<int64_t>(piece.tensor),
                      .first_element = piece.first_element + offset,
                      .num_elements = std::min(most, piece.values.num_elements() - offset),
-                     .rank = world.rank(),
+                     .rank = rank,
                      .piece = static_cast<int64_t>(i),
                      .offset = offset});
     }
   }
+  return own;
+}
+
+void sort_in_file_order(std::vector<Run>& runs) {
+  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) {
+    return std::tie(a.tensor, a.first_element) < std::tie(b.tensor, b.first_element);
+  });
+}
+
+// Every rank's, in file order.
+std::vector<Run> all_runs(const CheckpointContent& content, Communicator& world,
+                          int64_t max_bytes) {
+  const std::vector<Run> own = own_runs(content, world.rank(), max_bytes);
   std::vector<Run> all;
   for (const auto& bytes : all_gather_bytes(world, std::as_bytes(std::span(own)))) {
     const size_t count = bytes.size() / sizeof(Run);
@@ -53,32 +66,69 @@ std::vector<Run> all_runs(const CheckpointContent& content, Communicator& world,
     all.resize(begin + count);
     if (count != 0) std::memcpy(all.data() + begin, bytes.data(), bytes.size());
   }
-  std::sort(all.begin(), all.end(), [](const Run& a, const Run& b) {
-    return std::tie(a.tensor, a.first_element) < std::tie(b.tensor, b.first_element);
-  });
+  sort_in_file_order(all);
   return all;
 }
 
-// Walks the runs in windows, moves them to their writers, and writes the files this rank has.
-class CheckpointWriter {
+// Which rank writes which run, and which runs move together.
+class WritingOrder {
  public:
-  CheckpointWriter(const std::filesystem::path& folder, const CheckpointContent& content,
-                   Communicator& world)
-      : folder_(folder), content_(content), world_(world) {
+  WritingOrder(const CheckpointContent& content, int world_size)
+      : content_(content), world_size_(world_size) {
     for (size_t i = 0; i < content_.tensors.size(); ++i) {
       if (i == 0 || content_.tensors[i].file != content_.tensors[i - 1].file) ++num_files_;
       file_of_tensor_.push_back(num_files_ - 1);
     }
   }
 
+  int file_of_tensor(size_t tensor) const { return file_of_tensor_[tensor]; }
+  int writer_of(const Run& run) const {
+    return file_of_tensor_[static_cast<size_t>(run.tensor)] % world_size_;
+  }
+  int64_t bytes_of(const Run& run) const {
+    const DType dtype = content_.tensors[static_cast<size_t>(run.tensor)].dtype;
+    return run.num_elements * static_cast<int64_t>(dtype_size_bytes(dtype));
+  }
+  // End of the window of runs from `begin` on.
+  size_t window_end(const std::vector<Run>& runs, size_t begin, int64_t bucket_bytes) const {
+    size_t end = begin;
+    int64_t bytes = 0;
+    while (end < runs.size() && (end == begin || bytes + bytes_of(runs[end]) <= bucket_bytes)) {
+      bytes += bytes_of(runs[end++]);
+    }
+    return end;
+  }
+  // What `rank` receives from others in a window, to write it.
+  int64_t received_bytes(const std::vector<Run>& runs, size_t begin, size_t end, int rank) const {
+    int64_t bytes = 0;
+    for (size_t i = begin; i < end; ++i) {
+      if (writer_of(runs[i]) == rank && runs[i].rank != rank) bytes += bytes_of(runs[i]);
+    }
+    return bytes;
+  }
+
+ private:
+  const CheckpointContent& content_;
+  int world_size_;
+  std::vector<int> file_of_tensor_;
+  int num_files_ = 0;
+};
+
+// Walks the runs in windows, moves them to their writers, and writes the files this rank has.
+class CheckpointWriter {
+ public:
+  CheckpointWriter(const std::filesystem::path& folder, const CheckpointContent& content,
+                   Communicator& world, Allocator& allocator)
+      : folder_(folder),
+        content_(content),
+        world_(world),
+        allocator_(allocator),
+        order_(content, world.size()) {}
+
   void write(const std::vector<Run>& runs, int64_t bucket_bytes) {
     size_t begin = 0;
     while (begin < runs.size()) {
-      size_t end = begin;
-      int64_t bytes = 0;
-      while (end < runs.size() && (end == begin || bytes + bytes_of(runs[end]) <= bucket_bytes)) {
-        bytes += bytes_of(runs[end++]);
-      }
+      const size_t end = order_.window_end(runs, begin, bucket_bytes);
       move_window(runs, begin, end);
       begin = end;
     }
@@ -86,65 +136,62 @@ class CheckpointWriter {
   }
 
  private:
-  int64_t bytes_of(const Run& run) const {
-    const DType dtype = content_.tensors[static_cast<size_t>(run.tensor)].dtype;
-    return run.num_elements * static_cast<int64_t>(dtype_size_bytes(dtype));
-  }
-
-  int writer_of(const Run& run) const {
-    return file_of_tensor_[static_cast<size_t>(run.tensor)] % world_.size();
-  }
-
   Tensor own_values(const Run& run) const {
-    return content_.pieces[static_cast<size_t>(run.piece)].values.rows(run.offset, run.num_elements);
+    return content_.pieces[static_cast<size_t>(run.piece)].values.rows(run.offset,
+                                                                       run.num_elements);
   }
 
   // Messages between a pair of ranks are in the order of the runs on both sides.
   void move_window(const std::vector<Run>& runs, size_t begin, size_t end) {
     std::vector<PeerMessage> sends;
     std::vector<PeerMessage> receives;
-    std::vector<std::vector<std::byte>> received(end - begin);
+    // One buffer for all that arrives, in the order of the runs.
+    const Buffer buffer = allocator_.allocate(
+        "checkpoint/buckets",
+        static_cast<size_t>(order_.received_bytes(runs, begin, end, world_.rank())));
+    std::byte* next = static_cast<std::byte*>(buffer.data());
+    std::vector<std::span<const std::byte>> to_write(end - begin);
     for (size_t i = begin; i < end; ++i) {
       const Run& run = runs[i];
-      const int writer = writer_of(run);
+      const int writer = order_.writer_of(run);
       const bool is_holder = run.rank == world_.rank();
-      if (is_holder && writer != world_.rank()) sends.push_back({writer, own_values(run)});
-      if (!is_holder && writer == world_.rank()) {
-        received[i - begin].resize(static_cast<size_t>(bytes_of(run)));
+      if (is_holder) {
+        const Tensor values = own_values(run);
+        if (writer != world_.rank()) sends.push_back({writer, values});
+        to_write[i - begin] = {static_cast<const std::byte*>(values.raw()), values.size_bytes()};
+      } else if (writer == world_.rank()) {
+        const auto size = static_cast<size_t>(order_.bytes_of(run));
         receives.push_back({static_cast<int>(run.rank),
-                            Tensor(received[i - begin].data(), content_.tensors[static_cast<size_t>(run.tensor)].dtype,
-                                   {run.num_elements}, Device::cpu())});
+                            Tensor(next, content_.tensors[static_cast<size_t>(run.tensor)].dtype,
+                                   {run.num_elements}, buffer.device())});
+        to_write[i - begin] = {next, size};
+        next += size;
       }
     }
     world_.exchange(sends, receives, Stream::none());
     for (size_t i = begin; i < end; ++i) {
-      const Run& run = runs[i];
-      if (writer_of(run) != world_.rank()) continue;
-      if (run.rank == world_.rank()) {
-        const Tensor values = own_values(run);
-        write_run(run, {static_cast<const std::byte*>(values.raw()), values.size_bytes()});
-      } else {
-        write_run(run, received[i - begin]);
-      }
+      if (order_.writer_of(runs[i]) == world_.rank()) write_run(runs[i], to_write[i - begin]);
     }
   }
 
   void write_run(const Run& run, std::span<const std::byte> bytes) {
-    const int file = file_of_tensor_[static_cast<size_t>(run.tensor)];
+    const int file = order_.file_of_tensor(static_cast<size_t>(run.tensor));
     if (file != open_file_) {
       finish_file();
       std::vector<model::TensorInfo> infos;
       for (size_t i = 0; i < content_.tensors.size(); ++i) {
         const CheckpointTensor& tensor = content_.tensors[i];
-        if (file_of_tensor_[i] != file) continue;
+        if (order_.file_of_tensor(i) != file) continue;
         infos.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
       }
-      const std::string name = content_.tensors[static_cast<size_t>(run.tensor)].file + ".safetensors";
+      const std::string name =
+          content_.tensors[static_cast<size_t>(run.tensor)].file + ".safetensors";
       writer_ = std::make_unique<model::SafetensorsWriter>(folder_ / name, infos,
                                                            std::map<std::string, std::string>{});
       open_file_ = file;
     }
-    writer_->write(content_.tensors[static_cast<size_t>(run.tensor)].name, run.first_element, bytes);
+    writer_->write(content_.tensors[static_cast<size_t>(run.tensor)].name, run.first_element,
+                   bytes);
   }
 
   void finish_file() {
@@ -156,8 +203,8 @@ class CheckpointWriter {
   std::filesystem::path folder_;
   const CheckpointContent& content_;
   Communicator& world_;
-  std::vector<int> file_of_tensor_;
-  int num_files_ = 0;
+  Allocator& allocator_;
+  WritingOrder order_;
   int open_file_ = -1;
   std::unique_ptr<model::SafetensorsWriter> writer_;
 };
@@ -172,19 +219,40 @@ void prepare_folder(const std::filesystem::path& folder) {
 }  // namespace
 
 void save_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content,
-                     const CheckpointManifest& manifest, Communicator& world, int64_t bucket_bytes) {
+                     const CheckpointManifest& manifest, Communicator& world, Allocator& allocator,
+                     int64_t bucket_bytes) {
   if (world.rank() == 0) prepare_folder(folder);
   world.barrier();
-  CheckpointWriter(folder, content, world).write(all_runs(content, world, bucket_bytes), bucket_bytes);
+  CheckpointWriter(folder, content, world, allocator)
+      .write(all_runs(content, world, bucket_bytes), bucket_bytes);
   world.barrier();
   if (world.rank() == 0) {
     if (manifest.add_files) manifest.add_files(folder);
-    const nlohmann::ordered_json json{{"format", kFormat},
-                                      {"step", manifest.step},
-                                      {"state", nlohmann::ordered_json::parse(manifest.state_json)}};
+    const nlohmann::ordered_json json{
+        {"format", kFormat},
+        {"step", manifest.step},
+        {"state", nlohmann::ordered_json::parse(manifest.state_json)}};
     model::write_file_atomically(folder / kManifest, json.dump(1) + "\n");
   }
   world.barrier();
+}
+
+size_t checkpoint_bucket_bytes(std::span<const CheckpointContent> contents, int rank,
+                               int64_t bucket_bytes) {
+  std::vector<Run> runs;
+  for (size_t holder = 0; holder < contents.size(); ++holder) {
+    const std::vector<Run> own = own_runs(contents[holder], static_cast<int>(holder), bucket_bytes);
+    runs.insert(runs.end(), own.begin(), own.end());
+  }
+  sort_in_file_order(runs);
+  const WritingOrder order(contents.front(), static_cast<int>(contents.size()));
+  int64_t most = 0;
+  for (size_t begin = 0; begin < runs.size();) {
+    const size_t end = order.window_end(runs, begin, bucket_bytes);
+    most = std::max(most, order.received_bytes(runs, begin, end, rank));
+    begin = end;
+  }
+  return static_cast<size_t>(most);
 }
 
 void load_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content) {
@@ -192,9 +260,9 @@ void load_checkpoint(const std::filesystem::path& folder, const CheckpointConten
   std::optional<model::SafetensorsFile> file;
   std::vector<const CheckpointPiece*> pieces;
   for (const CheckpointPiece& piece : content.pieces) pieces.push_back(&piece);
-  std::stable_sort(pieces.begin(), pieces.end(), [](const CheckpointPiece* a, const CheckpointPiece* b) {
-    return a->tensor < b->tensor;
-  });
+  std::stable_sort(
+      pieces.begin(), pieces.end(),
+      [](const CheckpointPiece* a, const CheckpointPiece* b) { return a->tensor < b->tensor; });
   for (const CheckpointPiece* piece : pieces) {
     const CheckpointTensor& tensor = content.tensors[piece->tensor];
     if (tensor.file != open_name) {
@@ -204,9 +272,10 @@ void load_checkpoint(const std::filesystem::path& folder, const CheckpointConten
     const model::TensorInfo* info = file->find(tensor.name);
     const bool fits = info != nullptr && info->shape == tensor.shape && info->dtype == tensor.dtype;
     if (!fits) {
-      throw DataError(fmt::format("{}: tensor '{}' {}: this checkpoint is of another model or configuration",
-                                  file->path().string(), tensor.name,
-                                  info == nullptr ? "is missing" : "has another shape or dtype"));
+      throw DataError(
+          fmt::format("{}: tensor '{}' {}: this checkpoint is of another model or configuration",
+                      file->path().string(), tensor.name,
+                      info == nullptr ? "is missing" : "has another shape or dtype"));
     }
     const size_t element_bytes = dtype_size_bytes(tensor.dtype);
     const auto begin = static_cast<size_t>(piece->first_element) * element_bytes;
@@ -228,10 +297,9 @@ CheckpointManifest read_manifest(const std::filesystem::path& folder) {
   if (!json.contains("step") || !json["step"].is_number_integer() || json["step"] < 0) {
     throw fail("\"step\" is not a step number");
   }
-  if (!json.contains("state") || !json["state"].is_object()) throw fail("\"state\" is not an object");
-  return {.step = json["step"].get<int64_t>(),
-          .state_json = json["state"].dump(),
-          .add_files = {}};
+  if (!json.contains("state") || !json["state"].is_object())
+    throw fail("\"state\" is not an object");
+  return {.step = json["step"].get<int64_t>(), .state_json = json["state"].dump(), .add_files = {}};
 }
 
 std::vector<std::filesystem::path> finished_checkpoints(const std::filesystem::path& parent) {

@@ -1,10 +1,12 @@
-// Checkpoints: logical tensors in safetensors files whose content depends on the model alone, and a manifest whose
-// rename commits. Knows nothing of optimizers: callers supply tensors and the pieces of them that a rank holds.
+// Checkpoints: logical tensors in safetensors files whose content depends on the model alone, and a
+// manifest whose rename commits. Knows nothing of optimizers: callers supply tensors and the pieces
+// of them that a rank holds.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,10 +27,10 @@ struct CheckpointTensor {
 
 // A run of a tensor's elements, row-major, that this rank holds.
 struct CheckpointPiece {
-  size_t tensor;          // index into the list
+  size_t tensor;  // index into the list
   int64_t first_element;
-  Tensor values;          // [n], the tensor's dtype
-  bool is_writer;         // exactly one rank writes each element
+  Tensor values;   // [n], the tensor's dtype
+  bool is_writer;  // exactly one rank writes each element
 };
 
 struct CheckpointContent {
@@ -42,7 +44,8 @@ struct StateArray {
   Tensor values;       // [store.num_owned_elements()] float32
 };
 
-// Adds a store's weights (as `prefix`/<logical name>) and arrays over its owned elements to the content.
+// Adds a store's weights (as `prefix`/<logical name>) and arrays over its owned elements to the
+// content.
 void add_weights(CheckpointContent& content, const std::string& prefix,
                  const ShardedParameterStore& store);
 void add_owned_state(CheckpointContent& content, const ShardedParameterStore& store,
@@ -53,19 +56,27 @@ void sort_content(CheckpointContent& content);
 struct CheckpointManifest {
   int64_t step;
   std::string state_json;  // the caller's object
-  // Called on world rank 0 before the manifest commits, for small files of the caller's; may be empty.
+  // Called on world rank 0 before the manifest commits, for small files of the caller's; may be
+  // empty.
   std::function<void(const std::filesystem::path& folder)> add_files;
 };
 
-// Collective over `world`: writes <folder>/<file>.safetensors, file i by rank i modulo the world, and manifest.json
-// last. `folder` is shared by all ranks; what an unfinished save left in it goes away first. Staging of a rank stays
-// below `bucket_bytes`. Throws DataError (path, reason) when the disk refuses; then no manifest appears.
-void save_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content,
-                     const CheckpointManifest& manifest, Communicator& world,
-                     int64_t bucket_bytes = int64_t{64} << 20);
+inline constexpr int64_t kCheckpointBucketBytes = int64_t{64} << 20;
 
-// Reads this rank's pieces from a checkpoint saved at any layout; views in `content` are filled. Throws DataError for
-// missing files or tensors and other shapes or dtypes.
+// Collective over `world`: writes <folder>/<file>.safetensors, file i by rank i modulo the world,
+// and manifest.json last. `folder` is shared by all ranks; what an unfinished save left in it goes
+// away first. Staging of a rank stays below `bucket_bytes` and comes from `allocator`. Throws
+// DataError (path, reason) when the disk refuses; then no manifest appears.
+void save_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content,
+                     const CheckpointManifest& manifest, Communicator& world, Allocator& allocator,
+                     int64_t bucket_bytes = kCheckpointBucketBytes);
+
+// Staging of `rank` in save_checkpoint, from every rank's content (whose values are not read).
+size_t checkpoint_bucket_bytes(std::span<const CheckpointContent> contents, int rank,
+                               int64_t bucket_bytes = kCheckpointBucketBytes);
+
+// Reads this rank's pieces from a checkpoint saved at any layout; views in `content` are filled.
+// Throws DataError for missing files or tensors and other shapes or dtypes.
 void load_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content);
 
 // Throws DataError (file, key) for a manifest that is missing or malformed.

@@ -1,4 +1,5 @@
-// GatherBuffers: reusable full-size buffers for gathered weights and gradients on their way to the scatter.
+// GatherBuffers: reusable full-size buffers for gathered weights and gradients on their way to the
+// scatter.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +11,8 @@
 
 namespace grpo::parallel {
 
-// One thread. A buffer handed out is not handed out again before it is given back, so neighbours of the same size
-// never share one. Poisoned while nobody holds it when the allocator says so.
+// One thread. A buffer handed out is not handed out again before it is given back, so neighbours of
+// the same size never share one. Poisoned while nobody holds it when the allocator says so.
 class GatherBuffers {
  public:
   GatherBuffers(Allocator& allocator, std::string name)
@@ -19,6 +20,8 @@ class GatherBuffers {
 
   Buffer take(size_t size_bytes);
   void give_back(Buffer buffer);
+  // Frees what nobody holds.
+  void drop_idle() { free_.clear(); }
   Allocator& allocator() { return allocator_; }
 
  private:

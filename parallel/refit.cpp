@@ -39,6 +39,7 @@ bool write_bits(const Tensor& tensor, int64_t index, uint32_t bits) {
 uint64_t fingerprint(const ShardedParameterStore& store,
                      const std::vector<FingerprintRegion>& regions, DType dtype) {
   uint64_t sum = 0;
+  if (store.device().is_rehearsal) return sum;
   for (const FingerprintRegion& region : regions) {
     const Tensor shard = store.shard(region.parameter);
     for (int64_t r = 0; r < region.num_rows; ++r) {
@@ -63,14 +64,16 @@ class Staging {
 
   void add_bytes(int peer, size_t size) { sizes_[static_cast<size_t>(peer)] += size; }
 
-  void allocate() {
-    for (size_t peer = 0; peer < sizes_.size(); ++peer) buffers_[peer].resize(sizes_[peer]);
+  void allocate(Allocator& allocator) {
+    for (size_t peer = 0; peer < sizes_.size(); ++peer) {
+      if (sizes_[peer] > 0) buffers_[peer] = allocator.allocate("refit/buckets", sizes_[peer]);
+    }
   }
 
   // The next task's place in a peer's buffer.
   std::byte* next(int peer, size_t size) {
     const auto p = static_cast<size_t>(peer);
-    std::byte* place = buffers_[p].data() + used_[p];
+    std::byte* place = static_cast<std::byte*>(buffers_[p].data()) + used_[p];
     used_[p] += size;
     return place;
   }
@@ -78,9 +81,9 @@ class Staging {
   std::vector<PeerMessage> messages() {
     std::vector<PeerMessage> messages;
     for (size_t peer = 0; peer < buffers_.size(); ++peer) {
-      if (buffers_[peer].empty()) continue;
-      const Tensor data(buffers_[peer].data(), DType::kUint8,
-                        {static_cast<int64_t>(buffers_[peer].size())}, Device::cpu());
+      if (sizes_[peer] == 0) continue;
+      const Tensor data(buffers_[peer].data(), DType::kUint8, {static_cast<int64_t>(sizes_[peer])},
+                        buffers_[peer].device());
       messages.push_back({static_cast<int>(peer), data});
     }
     return messages;
@@ -89,7 +92,7 @@ class Staging {
  private:
   std::vector<size_t> sizes_;
   std::vector<size_t> used_;
-  std::vector<std::vector<std::byte>> buffers_;
+  std::vector<Buffer> buffers_;
 };
 
 class RefitExecution {
@@ -132,8 +135,8 @@ class RefitExecution {
       if (is_from_me(task)) outgoing.add_bytes(task.destination_rank, wire_bytes(task));
       if (is_to_me(task)) incoming.add_bytes(task.source_rank, wire_bytes(task));
     }
-    outgoing.allocate();
-    incoming.allocate();
+    outgoing.allocate(destination_.allocator());
+    incoming.allocate(destination_.allocator());
     for (size_t i = begin; i < end; ++i) {
       const TransferTask& task = plan_.tasks()[i];
       if (is_from_me(task) && is_to_me(task)) {
@@ -164,6 +167,7 @@ class RefitExecution {
   bool is_to_me(const TransferTask& task) const { return task.destination_rank == world_.rank(); }
 
   void pack(const TransferTask& task, std::byte* out) const {
+    if (source_.device().is_rehearsal) return;
     const Tensor shard = source_.shard(task.source_parameter);
     const size_t element_bytes = dtype_size_bytes(plan_.wire_dtype());
     for (int64_t r = 0; r < task.num_rows; ++r) {
@@ -188,6 +192,7 @@ class RefitExecution {
   // Row r comes from elements [first + r * stride, ...) of `from`.
   void write_rows(const TransferTask& task, const Tensor& from, int64_t first, int64_t stride) {
     const Tensor shard = destination_.shard(task.destination_parameter);
+    if (shard.device().is_rehearsal) return;
     for (int64_t r = 0; r < task.num_rows; ++r) {
       const int64_t to = (task.destination_row + r) * shard.size(1) + task.destination_col;
       for (int64_t c = 0; c < task.num_cols; ++c) {

@@ -1,5 +1,5 @@
-// ShardedParameterStore: the weights of one model on one rank under GTP weight rematerialization, with fp32
-// gradients. With gtp_remat off or of one rank it is a plain store and gathers nothing.
+// ShardedParameterStore: the weights of one model on one rank under GTP weight rematerialization,
+// with fp32 gradients. With gtp_remat off or of one rank it is a plain store and gathers nothing.
 #pragma once
 
 #include <memory>
@@ -29,8 +29,9 @@ struct GtpCounters {
   }
 };
 
-// Parameters of one placement, end to end in one allocation, so that the dp axis needs one collective for all.
-// The dp axis splits the arena into equal chunks; a rank's optimizer owns its chunk.
+// Parameters of one placement, end to end in one allocation, so that the dp axis needs one
+// collective for all. The dp axis splits the arena into equal chunks; a rank's optimizer owns its
+// chunk.
 struct Arena {
   OwnedTensor weights;          // [num_elements] in the store's dtype
   OwnedTensor gradients;        // [num_elements] float32; empty without gradients
@@ -43,18 +44,18 @@ struct OwnedSpan {
   ParameterId parameter;
   int64_t state_offset;  // into optimizer state, all spans end to end
   int64_t num_elements;
-  Tensor weight;    // [num_elements] the store's dtype
-  Tensor gradient;  // [num_elements] float32, complete after reduce_gradients()
-  bool counts_in_norm;   // false where a peer of the gtp or tp axis owns the same logical elements
-  int part;              // logical tensor
-  int64_t logical_row;   // of the first element
+  Tensor weight;        // [num_elements] the store's dtype
+  Tensor gradient;      // [num_elements] float32, complete after reduce_gradients()
+  bool counts_in_norm;  // false where a peer of the gtp or tp axis owns the same logical elements
+  int part;             // logical tensor
+  int64_t logical_row;  // of the first element
   int64_t logical_col;
 };
 
 enum class Gradients : bool { kNone, kFp32 };
 
-// Owned by the trainer or the engine; one thread. Errors: CommError from collectives, InternalError for a pass
-// that leaves its schedule.
+// Owned by the trainer or the engine; one thread. Errors: CommError from collectives, InternalError
+// for a pass that leaves its schedule.
 class ShardedParameterStore : public ParameterStore {
  public:
   // Weights start at zero. `name` ("policy", "reference", "generation") owns the memory in reports.
@@ -68,8 +69,12 @@ class ShardedParameterStore : public ParameterStore {
   uint64_t version() const override { return version_; }
 
   const std::string& name() const { return name_; }
+  Allocator& allocator() { return buffers_.allocator(); }
+  Device device() const { return sharded_.weights.view().device(); }
   const ProcessGroups& groups() const { return groups_; }
-  const ShardLayout& layout(ParameterId id) const { return entries_[static_cast<size_t>(id)].layout; }
+  const ShardLayout& layout(ParameterId id) const {
+    return entries_[static_cast<size_t>(id)].layout;
+  }
   // This rank's shard, [shard_rows, cols]; padding rows hold zeros.
   Tensor shard(ParameterId id) const;
   Tensor gradient_shard(ParameterId id) const;
@@ -79,6 +84,10 @@ class ShardedParameterStore : public ParameterStore {
   void poison_weights();
   // Whoever writes weights says so: what is derived from them becomes stale.
   void mark_weights_changed() { ++version_; }
+
+  // Between phases: frees the full-size buffers of the passes so far; the next pass allocates them
+  // again.
+  void drop_idle_buffers() { buffers_.drop_idle(); }
 
   void zero_gradients();
   // After the last pass of a step: sums replicated gradients over gtp_remat and everything over dp.

@@ -100,6 +100,7 @@ void check_no_unused(const ShardedParameterStore& store, const model::WeightsDir
 }  // namespace
 
 void initialize_random(ShardedParameterStore& store, uint64_t seed) {
+  if (store.device().is_rehearsal) return;
   for_each_region(store, [&](ParameterId id, const LogicalTensor& part, const Region& region) {
     const ParameterSpec& spec = store.specs()[static_cast<size_t>(id)];
     const Tensor shard = store.shard(id);

@@ -99,6 +99,7 @@ std::vector<SequenceSignals> GrpoStep::compute_signals(int64_t step, StepRecord&
   if (run_.config.needs_reference()) {
     SequenceLogprobs reference = score_sequences(parts_.models.reference(), parts_.models.groups(),
                                                  record.sequences, options, run_.ctx);
+    parts_.models.reference_store().drop_idle_buffers();
     for (size_t i = 0; i < signals.size(); ++i) {
       signals[i].reference_logprobs = std::move(reference.unfiltered[i]);
     }
@@ -138,6 +139,7 @@ void GrpoStep::update(int64_t step, StepRecord& record,
       record.agreement.add(record.updates.back().logprobs[i], sequences[i].generation_logprobs);
     }
   }
+  parts_.models.policy_store().drop_idle_buffers();
 }
 
 StepRecord GrpoStep::run(int64_t step, RunState& state) {

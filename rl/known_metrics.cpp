@@ -19,16 +19,21 @@ std::set<std::string> known_metric_names(const RunConfig& config) {
       "train/max_gen_tokens_per_sample", "train/truncation_rate", "train/natural_termination_rate",
       "gtp/gathers", "gtp/gathered_bytes", "gtp/reduce_scattered_bytes", "refit/bytes",
       "refit/remote_bytes", "refit/seconds", "refit/changed_elements", "refit/fingerprint_ok",
-      "refit/fingerprint", "memory/setup/peak_bytes", "memory/refit/peak_bytes",
-      "memory/generation/peak_bytes", "memory/policy_and_reference_logprobs/peak_bytes",
-      "memory/policy_training/peak_bytes", "timing/train/total_step_time",
+      "refit/fingerprint", "timing/train/total_step_time",
       "timing/train/prepare_for_generation/total",
       "timing/train/prepare_for_generation/transfer_and_update_weights", "timing/train/generation",
       "timing/train/reward_calculation", "timing/train/policy_and_reference_logprobs",
       "timing/train/policy_training", "performance/tokens_per_sec_per_gpu",
       "performance/generation_tokens_per_sec_per_gpu",
       "performance/policy_training_tokens_per_sec_per_gpu", "performance/samples_per_sec"};
-  if (config.warm_start.num_steps > 0) names.insert("memory/warm_start/peak_bytes");
+  std::vector<std::string> phases{"setup", "refit", "generation", "policy_and_reference_logprobs",
+                                  "policy_training"};
+  if (config.warm_start.num_steps > 0) phases.push_back("warm_start");
+  if (config.checkpointing.enabled) phases.push_back("checkpointing");
+  for (const std::string& phase : phases) {
+    names.insert("memory/" + phase + "/peak_bytes");
+    names.insert("memory/" + phase + "/planned_bytes");
+  }
   for (const RewardConfig& reward : config.env.rewards) {
     names.insert("train/rewards/" + reward.name + "/mean");
     names.insert("train/rewards/" + reward.name + "/std");

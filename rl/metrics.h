@@ -20,6 +20,9 @@ class MetricSet {
   std::vector<std::pair<std::string, double>> values_;
 };
 
+struct MeasuredMemory;
+struct MemoryPlan;
+
 // Receives what a run produces, on world rank 0 only. Implemented in app/.
 class RunObserver {
  public:
@@ -27,6 +30,10 @@ class RunObserver {
 
   virtual void on_message(const std::string& line) = 0;  // information for the console
   virtual void on_warning(const std::string& line) = 0;
+  // Before anything large is allocated.
+  virtual void on_memory_plan(const MemoryPlan&) {}
+  // At the end of the run.
+  virtual void on_measured_memory(const MemoryPlan&, const MeasuredMemory&) {}
   virtual void on_step(int64_t step, const MetricSet& metrics) = 0;  // step is 1-based; 0 is setup
   virtual void on_progress(const std::string& phase, int64_t done, int64_t total) = 0;
   // One line of samples/step_N.jsonl.

@@ -1,5 +1,7 @@
 #include "rl/policy_models.h"
 
+#include <algorithm>
+
 #include "parallel/weights_io.h"
 
 namespace grpo::rl {
@@ -17,15 +19,20 @@ model::TransformerOptions transformer_options(const PolicyConfig& policy) {
           .head_chunk_rows = policy.sequence_packing.logprob_chunk_tokens};
 }
 
-generation::EngineOptions engine_options(const PolicyConfig& policy) {
+// No more places than the fullest rank has sequences in a step: each costs cache pages.
+generation::EngineOptions engine_options(const RunConfig& config, int world_size) {
+  const PolicyConfig& policy = config.policy;
+  const int64_t sequences =
+      config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt;
   return {.max_sequence_tokens = policy.max_total_sequence_length,
-          .max_batch_size = policy.generation.max_batch_size,
+          .max_batch_size =
+              std::min(policy.generation.max_batch_size, (sequences + world_size - 1) / world_size),
           .page_size_tokens = policy.generation.page_size_tokens,
           .prefill_chunk_tokens = policy.generation.prefill_chunk_tokens};
 }
 
-parallel::RefitPlan make_refit_plan(const RunConfig& config, const std::vector<ParameterSpec>& specs,
-                                    DType dtype) {
+parallel::RefitPlan make_refit_plan(const RunConfig& config,
+                                    const std::vector<ParameterSpec>& specs, DType dtype) {
   const parallel::Mesh mesh = mesh_of(config);
   return parallel::RefitPlan(
       {.specs = specs,
@@ -39,20 +46,21 @@ parallel::RefitPlan make_refit_plan(const RunConfig& config, const std::vector<P
 
 }  // namespace
 
-PolicyModels::PolicyModels(const RunConfig& config, const ModelSource& source, parallel::World& world,
-                           Allocator& allocator)
+PolicyModels::PolicyModels(const RunConfig& config, const ModelSource& source,
+                           parallel::World& world, Allocator& allocator)
     : parameters_(model::make_transformer_parameters(source.config,
                                                      static_cast<float>(config.policy.init_std))),
-      policy_store_("policy", parameters_.specs,
-                    parallel::make_training_groups(world, mesh_of(config), config.parallel.gtp_alignment),
-                    compute_dtype(config.policy.precision, source), parallel::Gradients::kFp32,
-                    allocator),
-      policy_(source.config, parameters_, policy_store_, transformer_options(config.policy), allocator),
+      policy_store_(
+          "policy", parameters_.specs,
+          parallel::make_training_groups(world, mesh_of(config), config.parallel.gtp_alignment),
+          compute_dtype(config.policy.precision, source), parallel::Gradients::kFp32, allocator),
+      policy_(source.config, parameters_, policy_store_, transformer_options(config.policy),
+              allocator),
       generation_store_("generation", parameters_.specs, parallel::make_generation_groups(world),
                         policy_store_.dtype(), parallel::Gradients::kNone, allocator),
       generation_(source.config, parameters_, generation_store_, transformer_options(config.policy),
                   allocator),
-      engine_(generation_, engine_options(config.policy), allocator),
+      engine_(generation_, engine_options(config, world.size()), allocator),
       refit_plan_(make_refit_plan(config, parameters_.specs, policy_store_.dtype())),
       model_config_(source.config),
       transformer_options_(transformer_options(config.policy)),
@@ -97,10 +105,12 @@ model::Transformer& PolicyModels::reference() {
 }
 
 parallel::RefitReport PolicyModels::refit() {
-  const parallel::RefitReport report = parallel::refit(refit_plan_, policy_store_, generation_store_,
-                                                       generation_store_.groups().world.communicator());
+  const parallel::RefitReport report =
+      parallel::refit(refit_plan_, policy_store_, generation_store_,
+                      generation_store_.groups().world.communicator());
   CHECK(report.fingerprint_ok(),
-        "refit: the generation model's weights differ from the policy's (fingerprint {:016x}, {:016x})",
+        "refit: the generation model's weights differ from the policy's (fingerprint {:016x}, "
+        "{:016x})",
         report.destination_fingerprint, report.source_fingerprint);
   return report;
 }

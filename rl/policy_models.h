@@ -1,5 +1,6 @@
-// PolicyModels: the three models of a run on one rank, each with its own process groups: the trained policy and its
-// frozen reference, sharded by GTP, and the generation model, whole on every rank.
+// PolicyModels: the three models of a run on one rank, each with its own process groups: the
+// trained policy and its frozen reference, sharded by GTP, and the generation model, whole on every
+// rank.
 #pragma once
 
 #include <memory>
@@ -23,7 +24,8 @@ class PolicyModels {
   PolicyModels(const RunConfig& config, const ModelSource& source, parallel::World& world,
                Allocator& allocator);
 
-  // What a checkpoint holds of the models: the policy's weights, and the reference's once there is one.
+  // What a checkpoint holds of the models: the policy's weights, and the reference's once there is
+  // one.
   void add_to(parallel::CheckpointContent& content) const;
   // Freezes the policy's present weights as the reference.
   void take_reference();
@@ -36,6 +38,7 @@ class PolicyModels {
   parallel::ShardedParameterStore& generation_store() { return generation_store_; }
   model::Transformer& policy() { return policy_; }
   model::Transformer& reference();  // after take_reference()
+  parallel::ShardedParameterStore& reference_store() { return *reference_store_; }  // likewise
   generation::Engine& engine() { return engine_; }
   const parallel::ProcessGroups& groups() const { return policy_store_.groups(); }
 

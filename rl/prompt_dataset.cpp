@@ -1,8 +1,10 @@
 #include "rl/prompt_dataset.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -120,6 +122,22 @@ PromptDataset::PromptDataset(const DatasetConfig& config, const model::Tokenizer
   }
   if (file.bad()) throw DataError(fmt::format("{}: {}", config.path, std::strerror(errno)));
   if (examples_.empty()) throw DataError(fmt::format("{}: no line holds an example", config.path));
+}
+
+DatasetLengths PromptDataset::lengths() const {
+  DatasetLengths lengths{.shortest_prompt = std::numeric_limits<int64_t>::max(),
+                         .longest_prompt = 0,
+                         .longest_response = 0,
+                         .longest_example = 0};
+  for (const PromptExample& example : examples_) {
+    const auto prompt = static_cast<int64_t>(example.prompt_tokens.size());
+    const auto response = static_cast<int64_t>(example.response_tokens.size());
+    lengths.shortest_prompt = std::min(lengths.shortest_prompt, prompt);
+    lengths.longest_prompt = std::max(lengths.longest_prompt, prompt);
+    lengths.longest_response = std::max(lengths.longest_response, response);
+    lengths.longest_example = std::max(lengths.longest_example, prompt + response);
+  }
+  return lengths;
 }
 
 const PromptExample& PromptDataset::at_position(int64_t position, uint64_t seed) const {

@@ -33,6 +33,14 @@ struct PromptExample {
       response_tokens;  // of `response`, without an end token; empty without a response template
 };
 
+// In tokens, over all examples.
+struct DatasetLengths {
+  int64_t shortest_prompt;
+  int64_t longest_prompt;
+  int64_t longest_response;  // without an end token
+  int64_t longest_example;   // prompt and response
+};
+
 // The order of an epoch's examples: a permutation of [0, size) that depends on size, seed and epoch
 // alone (Fisher-Yates with counter-based random numbers).
 std::vector<int64_t> epoch_order(int64_t size, uint64_t seed, int64_t epoch);
@@ -43,6 +51,8 @@ std::vector<int64_t> epoch_order(int64_t size, uint64_t seed, int64_t epoch);
 class PromptDataset {
  public:
   PromptDataset(const DatasetConfig& config, const model::Tokenizer& tokenizer);
+
+  DatasetLengths lengths() const;
 
   int64_t size() const { return static_cast<int64_t>(examples_.size()); }
   const PromptExample& example(int64_t index) const {

@@ -51,7 +51,7 @@ void RunCheckpoint::save(int64_t step, RunState& state) {
                                    saved.dtype = models_.policy_store().dtype();
                                    model::write_model_config(saved, folder);
                                  }},
-                            everyone);
+                            everyone, run_.allocator);
   if (run_.reports()) remove_old_checkpoints(parent, run_.config.checkpointing.keep_last);
   saved_step_ = step;
 }

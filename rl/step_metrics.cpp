@@ -76,8 +76,12 @@ void add_rollout_metrics(MetricSet& metrics, const StepRecord& record,
     metrics.set("train/rewards/" + reward_names[k] + "/std", std_of(s.size(), component));
   }
   add_advantage_metrics(metrics, record);
-  const auto prompt_length = [&](size_t i) { return static_cast<double>(s[i].prompt_tokens.size()); };
-  const auto gen_length = [&](size_t i) { return static_cast<double>(s[i].response_tokens.size()); };
+  const auto prompt_length = [&](size_t i) {
+    return static_cast<double>(s[i].prompt_tokens.size());
+  };
+  const auto gen_length = [&](size_t i) {
+    return static_cast<double>(s[i].response_tokens.size());
+  };
   const auto truncated = [&](size_t i) {
     return s[i].finish_reason == generation::FinishReason::kLength ? 1.0 : 0.0;
   };
@@ -151,7 +155,7 @@ void add_training_metrics(MetricSet& metrics, const StepRecord& record) {
 }
 
 void add_system_metrics(MetricSet& metrics, const StepRecord& record, int world_size,
-                        const Allocator& allocator) {
+                        const Allocator& allocator, const RankMemoryPlan& plan) {
   metrics.set("gtp/gathers", static_cast<double>(record.gtp.gathers));
   metrics.set("gtp/gathered_bytes", static_cast<double>(record.gtp.gathered_bytes));
   metrics.set("gtp/reduce_scattered_bytes", static_cast<double>(record.gtp.reduce_scattered_bytes));
@@ -161,10 +165,16 @@ void add_system_metrics(MetricSet& metrics, const StepRecord& record, int world_
   metrics.set("refit/changed_elements", static_cast<double>(record.refit.changed_elements));
   metrics.set("refit/fingerprint_ok", record.refit.fingerprint_ok() ? 1.0 : 0.0);
   // A double holds 53 bits exactly; these are the fingerprint's low ones.
-  metrics.set("refit/fingerprint",
-              static_cast<double>(record.refit.destination_fingerprint & ((uint64_t{1} << 53) - 1)));
-  for (const auto& [phase, bytes] : allocator.peak_bytes_by_phase()) {
-    metrics.set("memory/" + phase + "/peak_bytes", static_cast<double>(bytes));
+  metrics.set("refit/fingerprint", static_cast<double>(record.refit.destination_fingerprint &
+                                                       ((uint64_t{1} << 53) - 1)));
+  const std::map<std::string, size_t> peaks = allocator.peak_bytes_by_phase();
+  for (const PhasePlan& planned : plan.phases) {
+    const std::string prefix = "memory/" + planned.phase + "/";
+    metrics.set(prefix + "planned_bytes", static_cast<double>(planned.peak.bytes));
+    const auto measured = peaks.find(planned.phase);
+    if (measured != peaks.end()) {
+      metrics.set(prefix + "peak_bytes", static_cast<double>(measured->second));
+    }
   }
   const StepTimes& t = record.times;
   metrics.set("timing/train/total_step_time", t.total);

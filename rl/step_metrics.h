@@ -8,6 +8,7 @@
 #include "parallel/refit.h"
 #include "parallel/sharded_parameter_store.h"
 #include "rl/advantage.h"
+#include "rl/memory_plan.h"
 #include "rl/metrics.h"
 #include "rl/policy_update.h"
 #include "rl/rollout.h"
@@ -15,7 +16,8 @@
 
 namespace grpo::rl {
 
-// Agreement of the two log-probabilities of every response token: generation's and the pre-update training forward's.
+// Agreement of the two log-probabilities of every response token: generation's and the pre-update
+// training forward's.
 struct TokenAgreement {
   double sum_exp_abs = 0;  // of exp(|training - generation|)
   int64_t num_checked = 0;
@@ -51,6 +53,6 @@ void add_rollout_metrics(MetricSet& metrics, const StepRecord& record,
                          const std::vector<std::string>& reward_names);
 void add_training_metrics(MetricSet& metrics, const StepRecord& record);
 void add_system_metrics(MetricSet& metrics, const StepRecord& record, int world_size,
-                        const Allocator& allocator);
+                        const Allocator& allocator, const RankMemoryPlan& plan);
 
 }  // namespace grpo::rl

@@ -4,6 +4,7 @@
 
 #include "parallel/host_collectives.h"
 #include "rl/grpo_step.h"
+#include "rl/memory_plan.h"
 #include "rl/model_source.h"
 #include "rl/run_checkpoint.h"
 #include "rl/stopwatch.h"
@@ -37,6 +38,11 @@ struct Trainer::Impl {
        const std::optional<std::filesystem::path>& resume_from);
 
   void set_up_models(const std::optional<std::filesystem::path>& resume_from);
+  void plan_memory(const model::ModelConfig& model);
+  const RankMemoryPlan& own_plan() const {
+    return memory_plan.ranks[static_cast<size_t>(run.world.rank())];
+  }
+  void compare_memory();
   void announce_policy(const ModelSource& source);
   void run_warm_start(const std::vector<int32_t>& stops);
   void report_setup();
@@ -50,6 +56,7 @@ struct Trainer::Impl {
   std::optional<PromptDataset> dataset;
   RewardSet rewards;
   GateKeeper gates;
+  MemoryPlan memory_plan{.device = Device::cpu(), .ranks = {}};
   std::unique_ptr<PolicyModels> models;
   std::optional<Optimizer> optimizer;
   std::optional<RunCheckpoint> checkpoint;
@@ -86,10 +93,12 @@ void Trainer::Impl::set_up_models(const std::optional<std::filesystem::path>& re
     const Stopwatch watch(model_seconds);
     const ModelSource source = open_model(run.config.policy, *tokenizer);
     stops = stop_tokens(run.config.policy.generation, source.config, *tokenizer);
+    plan_memory(source.config);
     models = std::make_unique<PolicyModels>(run.config, source, run.world, run.allocator);
     announce_policy(source);
   }
   if (run.config.warm_start.num_steps > 0 && !resume_from) run_warm_start(stops);
+  run.enter("setup", 0);
   if (run.config.needs_reference()) models->take_reference();
   optimizer.emplace(run.config.policy.optimizer, models->policy_store(), run.allocator);
   checkpoint.emplace(run, *models, *optimizer, gates);
@@ -100,6 +109,32 @@ void Trainer::Impl::set_up_models(const std::optional<std::filesystem::path>& re
                                            .models = *models,
                                            .optimizer = *optimizer,
                                            .stop_token_ids = stops});
+}
+
+void Trainer::Impl::plan_memory(const model::ModelConfig& model) {
+  memory_plan = rl::plan_memory(run.config, model, dataset->lengths(), run.ctx.device);
+  if (run.reports()) run.observer.on_memory_plan(memory_plan);
+  run.workspace.reserve(own_plan().workspace_bytes);
+}
+
+// Collective.
+void Trainer::Impl::compare_memory() {
+  const std::map<std::string, PhasePeak> peaks = run.allocator.peaks();
+  MeasuredMemory measured;
+  measured.ranks.resize(memory_plan.ranks.size());
+  for (const PhasePlan& phase : own_plan().phases) {
+    const auto found = peaks.find(phase.phase);
+    const PhasePeak own = found == peaks.end() ? PhasePeak() : found->second;
+    Communicator& everyone = models->groups().world.communicator();
+    const auto bytes = parallel::all_gather_double(everyone, static_cast<double>(own.bytes));
+    const auto used =
+        parallel::all_gather_double(everyone, static_cast<double>(own.workspace.total()));
+    for (size_t rank = 0; rank < bytes.size(); ++rank) {
+      measured.ranks[rank].push_back(
+          {static_cast<size_t>(bytes[rank]), static_cast<size_t>(used[rank])});
+    }
+  }
+  if (run.reports()) run.observer.on_measured_memory(memory_plan, measured);
 }
 
 void Trainer::Impl::announce_policy(const ModelSource& source) {
@@ -126,6 +161,7 @@ void Trainer::Impl::run_warm_start(const std::vector<int32_t>& stops) {
   run.enter("warm_start", 0);
   warm_start(run.config, *dataset, stops.front(), models->policy(), models->policy_store(),
              run.reports() ? &run.observer : nullptr, run.stop_requested, run.ctx);
+  models->policy_store().drop_idle_buffers();
 }
 
 void Trainer::Impl::report_setup() {
@@ -172,7 +208,7 @@ bool Trainer::Impl::run_step(int64_t step) {
   MetricSet metrics;
   add_rollout_metrics(metrics, record, rewards.names());
   add_training_metrics(metrics, record);
-  add_system_metrics(metrics, record, run.world.size(), run.allocator);
+  add_system_metrics(metrics, record, run.world.size(), run.allocator, own_plan());
   report(step, record, metrics);
   const bool ends = gates_stop(step, metrics) || step == run.config.grpo.max_num_steps;
   if (ends || step % run.config.checkpointing.save_period == 0) checkpoint->save(step, state);
@@ -202,6 +238,7 @@ RunOutcome Trainer::run() {
     outcome.num_steps = step;
     if (ends) break;
   }
+  impl.compare_memory();
   outcome.gates = impl.gates.summary();
   const bool is_interrupted = outcome.exit_code != ExitCode::kDone;
   if (parallel::any_rank(everyone, impl.gates.failed()) && !is_interrupted)

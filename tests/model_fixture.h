@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "model/ops/matrix_library.h"
 #include "model/transformer.h"
 #include "parallel/process_groups.h"
 #include "parallel/sharded_parameter_store.h"
@@ -20,8 +19,7 @@ namespace grpo::testing {
 struct RankContext {
   Allocator allocator{test_device()};
   Workspace workspace{allocator};
-  MatrixLibrary matrix_library{allocator.device()};
-  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};
+  OpContext ctx{allocator.device(), Stream::none(), workspace};
 };
 
 // Every axis a group of one.

@@ -1,5 +1,7 @@
 #include "model/core/buffer.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -12,14 +14,26 @@ namespace grpo {
 
 namespace {
 constexpr size_t kAlignmentBytes = 64;
+// From here on the system hands out pages as they are touched: a large reserve that stays unused
+// costs nothing.
+constexpr size_t kLazyBytes = size_t{32} << 20;
 
 size_t rounded_up(size_t bytes) {
   return (std::max<size_t>(bytes, 1) + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
 }
 
+// Zero pages; a rehearsal touches only those that the few integers of a batch are written to.
+void* map_pages(size_t size_bytes, int more_flags) {
+  void* data = mmap(nullptr, rounded_up(size_bytes), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | more_flags, -1, 0);
+  return data == MAP_FAILED ? nullptr : data;
+}
+
 // Null when out of memory.
 void* allocate_zeroed(Device device, size_t size_bytes) {
+  if (device.is_rehearsal) return map_pages(size_bytes, MAP_NORESERVE);
   if (device.kind == DeviceKind::kCuda) return cuda_allocate(device, size_bytes);
+  if (size_bytes >= kLazyBytes) return map_pages(size_bytes, 0);
   void* data = std::aligned_alloc(kAlignmentBytes, rounded_up(size_bytes));
   if (data != nullptr) std::memset(data, 0, rounded_up(size_bytes));
   return data;
@@ -62,14 +76,15 @@ Buffer Allocator::allocate(const std::string& name, size_t size_bytes) {
   }
   live_bytes_ += size_bytes;
   live_by_name_[name] += size_bytes;
-  size_t& peak = peak_by_phase_[phase_];
-  peak = std::max(peak, live_bytes_);
+  update_peak();
   return Buffer(this, name, data, size_bytes);
 }
 
 void Allocator::free(const std::string& name, void* data, size_t size_bytes) noexcept {
-  if (device_.kind == DeviceKind::kCuda) {
+  if (device_.kind == DeviceKind::kCuda && !device_.is_rehearsal) {
     cuda_free(device_, data);
+  } else if (device_.is_rehearsal || size_bytes >= kLazyBytes) {
+    munmap(data, rounded_up(size_bytes));
   } else {
     std::free(data);
   }
@@ -82,8 +97,20 @@ void Allocator::free(const std::string& name, void* data, size_t size_bytes) noe
 void Allocator::set_phase(const std::string& phase) {
   std::lock_guard lock(mutex_);
   phase_ = phase;
-  size_t& peak = peak_by_phase_[phase_];
-  peak = std::max(peak, live_bytes_);
+  update_peak();
+}
+
+void Allocator::update_peak() {
+  PhasePeak& peak = peak_by_phase_[phase_];
+  if (live_bytes_ <= peak.bytes) return;
+  peak.bytes = live_bytes_;
+  peak.by_owner = live_by_name_;
+}
+
+void Allocator::note_workspace_use(const WorkspaceUse& use) {
+  std::lock_guard lock(mutex_);
+  WorkspaceUse& most = peak_by_phase_[phase_].workspace;
+  if (use.total() > most.total()) most = use;
 }
 
 size_t Allocator::live_bytes() const {
@@ -91,17 +118,24 @@ size_t Allocator::live_bytes() const {
   return live_bytes_;
 }
 
-std::map<std::string, size_t> Allocator::live_bytes_by_name() const {
+OwnerBytes Allocator::live_bytes_by_name() const {
   std::lock_guard lock(mutex_);
   return live_by_name_;
 }
 
-std::map<std::string, size_t> Allocator::peak_bytes_by_phase() const {
+std::map<std::string, PhasePeak> Allocator::peaks() const {
   std::lock_guard lock(mutex_);
   return peak_by_phase_;
 }
 
+std::map<std::string, size_t> Allocator::peak_bytes_by_phase() const {
+  std::map<std::string, size_t> bytes;
+  for (const auto& [phase, peak] : peaks()) bytes[phase] = peak.bytes;
+  return bytes;
+}
+
 void poison_memory(void* data, size_t size_bytes, Device device) {
+  if (device.is_rehearsal) return;
   if (device.kind == DeviceKind::kCuda) {
     cuda_fill_bytes(device, data, 0xFF, size_bytes, Stream::none());
   } else {

@@ -2,7 +2,9 @@
 // phase.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
@@ -40,7 +42,30 @@ class Buffer {
   size_t size_bytes_ = 0;
 };
 
-// Allocates on one device and keeps the books of one rank. Thread-safe.
+// Bytes by owner.
+using OwnerBytes = std::map<std::string, size_t>;
+
+// What memory is taken from the workspace for.
+enum class ScratchOwner : uint8_t { kActivations, kLogits, kOperators };
+
+// Bytes taken from the workspace at once, by ScratchOwner.
+struct WorkspaceUse {
+  std::array<size_t, 3> bytes{};
+
+  size_t& operator[](ScratchOwner owner) { return bytes[static_cast<size_t>(owner)]; }
+  size_t operator[](ScratchOwner owner) const { return bytes[static_cast<size_t>(owner)]; }
+  size_t total() const { return bytes[0] + bytes[1] + bytes[2]; }
+};
+
+// The moment of a phase at which the most memory was in use.
+struct PhasePeak {
+  size_t bytes = 0;
+  OwnerBytes by_owner;     // sums to `bytes`
+  WorkspaceUse workspace;  // when the most of it was taken, which may be another moment
+};
+
+// Allocates on one device and keeps the books of one rank. Thread-safe. On a rehearsal device it
+// reserves addresses and no memory.
 class Allocator {
  public:
   explicit Allocator(Device device) : device_(device) {}
@@ -57,8 +82,12 @@ class Allocator {
   // Starts a phase of the memory report ("generation", "policy_training", ...).
   void set_phase(const std::string& phase);
   size_t live_bytes() const;
-  std::map<std::string, size_t> live_bytes_by_name() const;
+  OwnerBytes live_bytes_by_name() const;
+  std::map<std::string, PhasePeak> peaks() const;  // by phase
   std::map<std::string, size_t> peak_bytes_by_phase() const;
+
+  // The workspace reports what is taken from it.
+  void note_workspace_use(const WorkspaceUse& use);
 
   // Tests: fill memory with NaN bit patterns when a scratch buffer is handed out or back.
   void set_poison_scratch(bool poison) { poison_scratch_ = poison; }
@@ -67,14 +96,15 @@ class Allocator {
  private:
   friend class Buffer;
   void free(const std::string& name, void* data, size_t size_bytes) noexcept;
+  void update_peak();
 
   Device device_;
   bool poison_scratch_ = false;
   mutable std::mutex mutex_;
   std::string phase_ = "setup";
   size_t live_bytes_ = 0;
-  std::map<std::string, size_t> live_by_name_;
-  std::map<std::string, size_t> peak_by_phase_;
+  OwnerBytes live_by_name_;
+  std::map<std::string, PhasePeak> peak_by_phase_;
 };
 
 // Fills memory with 0xFF bytes: NaN in every float type, -1 in every integer type. On a CUDA device

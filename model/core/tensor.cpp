@@ -51,7 +51,7 @@ OwnedTensor::OwnedTensor(Allocator& allocator, const std::string& name, DType dt
       view_(buffer_.data(), dtype, shape, allocator.device()) {}
 
 void fill_zero(const Tensor& tensor, Stream stream) {
-  if (tensor.size_bytes() == 0) return;
+  if (tensor.size_bytes() == 0 || tensor.device().is_rehearsal) return;
   if (tensor.device().kind == DeviceKind::kCuda) {
     cuda_fill_bytes(tensor.device(), tensor.raw(), 0, tensor.size_bytes(), stream);
   } else {
@@ -64,8 +64,11 @@ void copy_tensor(const Tensor& destination, const Tensor& source, Stream stream)
       destination.dtype() == source.dtype() && destination.num_elements() == source.num_elements(),
       "copy of {} {} into {} {}", dtype_name(source.dtype()), source.shape().to_string(),
       dtype_name(destination.dtype()), destination.shape().to_string());
-  if (source.size_bytes() == 0) return;
-  if (destination.device().kind == DeviceKind::kCuda || source.device().kind == DeviceKind::kCuda) {
+  if (source.size_bytes() == 0 || source.device().is_rehearsal) return;
+  if (destination.device().is_rehearsal) {
+    std::memmove(destination.raw(), source.raw(), source.size_bytes());
+  } else if (destination.device().kind == DeviceKind::kCuda ||
+             source.device().kind == DeviceKind::kCuda) {
     cuda_copy_bytes(destination.raw(), destination.device(), source.raw(), source.device(),
                     source.size_bytes(), stream);
   } else {

@@ -21,9 +21,15 @@ Workspace::Scope::~Scope() {
   }
   workspace_.block_ = block_;
   workspace_.offset_ = offset_;
+  workspace_.use_ = use_;
 }
 
-Tensor Workspace::take(DType dtype, Shape shape) {
+void Workspace::reserve(size_t size_bytes) {
+  CHECK(blocks_.empty(), "the workspace is in use");
+  if (size_bytes > 0) blocks_.push_back(allocator_.allocate("workspace", size_bytes));
+}
+
+Tensor Workspace::take(DType dtype, Shape shape, ScratchOwner owner) {
   const size_t wanted = static_cast<size_t>(shape.num_elements()) * dtype_size_bytes(dtype);
   const size_t bytes = (wanted + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
   while (block_ < blocks_.size() && offset_ + bytes > blocks_[block_].size_bytes()) {
@@ -36,6 +42,8 @@ Tensor Workspace::take(DType dtype, Shape shape) {
   }
   auto* data = static_cast<std::byte*>(blocks_[block_].data()) + offset_;
   offset_ += bytes;
+  use_[num_operators_ > 0 ? ScratchOwner::kOperators : owner] += bytes;
+  allocator_.note_workspace_use(use_);
   if (allocator_.poison_scratch()) poison_memory(data, bytes, allocator_.device());
   return Tensor(data, dtype, shape, allocator_.device());
 }

@@ -1,4 +1,5 @@
-// Scratch memory of operators: taken in stack order inside a scope, given back together, kept for reuse.
+// Scratch memory of operators: taken in stack order inside a scope, given back together, kept for
+// reuse.
 #pragma once
 
 #include <string>
@@ -9,8 +10,9 @@
 
 namespace grpo {
 
-// One per rank and stream; not thread-safe. Blocks are never freed before the workspace, so that their
-// addresses stay valid for captured work.
+// One per rank and stream; not thread-safe. Blocks are never freed before the workspace, so that
+// their addresses stay valid for captured work. What fits the reserve comes from one block without
+// gaps.
 class Workspace {
  public:
   explicit Workspace(Allocator& allocator) : allocator_(allocator) {}
@@ -19,7 +21,10 @@ class Workspace {
   class Scope {
    public:
     explicit Scope(Workspace& workspace)
-        : workspace_(workspace), block_(workspace.block_), offset_(workspace.offset_) {}
+        : workspace_(workspace),
+          block_(workspace.block_),
+          offset_(workspace.offset_),
+          use_(workspace.use_) {}
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
@@ -28,18 +33,40 @@ class Workspace {
     Workspace& workspace_;
     size_t block_;
     size_t offset_;
+    WorkspaceUse use_;
   };
 
+  // Allocates the first block, before anything is taken: the plan's bytes, so that nothing grows
+  // later.
+  void reserve(size_t size_bytes);
+
   // Uninitialised (poisoned when the allocator says so); valid until the enclosing Scope ends.
-  Tensor take(DType dtype, Shape shape);
+  // What it is for shows in memory reports.
+  Tensor take(DType dtype, Shape shape, ScratchOwner owner = ScratchOwner::kActivations);
+
+  // While an operator runs, everything taken is the operators'.
+  class OperatorScope {
+   public:
+    explicit OperatorScope(Workspace& workspace) : workspace_(workspace) {
+      ++workspace_.num_operators_;
+    }
+    ~OperatorScope() { --workspace_.num_operators_; }
+    OperatorScope(const OperatorScope&) = delete;
+    OperatorScope& operator=(const OperatorScope&) = delete;
+
+   private:
+    Workspace& workspace_;
+  };
 
   Allocator& allocator() { return allocator_; }
 
  private:
   Allocator& allocator_;
   std::vector<Buffer> blocks_;
-  size_t block_ = 0;   // block that the next take starts from
-  size_t offset_ = 0;  // bytes used in that block
+  size_t block_ = 0;       // block that the next take starts from
+  size_t offset_ = 0;      // bytes used in that block
+  int num_operators_ = 0;  // running, one inside the other
+  WorkspaceUse use_;       // taken now, without gaps at the ends of blocks
 };
 
 }  // namespace grpo

@@ -96,7 +96,8 @@ void LmHead::score(Pass& pass, const ops::TokenLogprobs& out, const Tensor& x,
                    const HeadTargets& targets, OpContext& ctx) const {
   const Workspace::Scope scope(ctx.workspace);
   const int64_t rows = x.size(0);
-  const Tensor logits = ctx.workspace.take(DType::kFloat32, {std::min(rows, chunk_rows_), vocab_size_});
+  const Tensor logits = ctx.workspace.take(
+      DType::kFloat32, {std::min(rows, chunk_rows_), vocab_size_}, ScratchOwner::kLogits);
   const MaterializedWeight weight = pass.use(weight_);
   for (int64_t begin = 0; begin < rows; begin += chunk_rows_) {
     const int64_t count = std::min(chunk_rows_, rows - begin);
@@ -126,7 +127,8 @@ void LmHead::train_single_pass(Pass& pass, const Tensor& dx, const Tensor& x,
                                const HeadTargets& targets, TokenLoss& loss, OpContext& ctx) const {
   const int64_t rows = x.size(0);
   const int64_t chunk_rows = std::min(rows, chunk_rows_);
-  const Tensor logits = ctx.workspace.take(DType::kFloat32, {chunk_rows, vocab_size_});
+  const Tensor logits = ctx.workspace.take(
+      DType::kFloat32, {chunk_rows, vocab_size_}, ScratchOwner::kLogits);
   const Tensor flat_values = ctx.workspace.take(DType::kFloat32, {4 * chunk_rows});
   const MaterializedWeight weight = pass.use(weight_);
   GradientView weight_gradient = pass.begin_grad(weight_);
@@ -156,7 +158,8 @@ void LmHead::train_two_pass(Pass& pass, const Tensor& dx, const Tensor& x, const
   score(pass, values.logprobs(), x, targets, ctx);
   evaluate(loss, 0, values, ctx);
   const Tensor logits =
-      ctx.workspace.take(DType::kFloat32, {std::min(rows, chunk_rows_), vocab_size_});
+      ctx.workspace.take(
+      DType::kFloat32, {std::min(rows, chunk_rows_), vocab_size_}, ScratchOwner::kLogits);
   const MaterializedWeight weight = pass.use(weight_);
   GradientView weight_gradient = pass.begin_grad(weight_);
   for (int64_t begin = 0; begin < rows; begin += chunk_rows_) {

@@ -84,7 +84,7 @@ void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& q, co
   check_view(checks, op, q, kv);
   checks.expect("out", out, q.dtype(), q.shape());
   checks.expect_if_present("lse", lse, DType::kFloat32, {q.size(0), q.size(1)});
-  dispatch(op, q.dtype(), ctx, [&]<typename A>(A) {
+  dispatch<Scratch::kTakes>(op, q.dtype(), ctx, [&]<typename A>(A) {
     check_sequences(op, q, kv);
     attention_forward_cpu<A>(out, lse, q, kv, scale, ctx);
   });
@@ -105,7 +105,7 @@ void attention_backward(const AttentionGradients& gradients, const Tensor& dout,
   checks.expect("dout", dout, q.dtype(), q.shape());
   checks.expect("out", saved.out, q.dtype(), q.shape());
   checks.expect("lse", saved.lse, DType::kFloat32, {q.size(0), q.size(1)});
-  dispatch(op, q.dtype(), ctx, [&]<typename A>(A) {
+  dispatch<Scratch::kTakes>(op, q.dtype(), ctx, [&]<typename A>(A) {
     check_sequences(op, q, kv);
     check_packed(op, kv);
     attention_backward_cpu<A>(gradients, dout, saved, kv, scale, ctx);

@@ -205,6 +205,7 @@ void attention_backward_cpu(const AttentionGradients& gradients, const Tensor& d
                                 .values_t = take(kTile * head_dim),
                                 .dkeys = take(kTile * stride),
                                 .dvalues = take(kTile * stride)};
+  if (ctx.device.is_rehearsal) return;
   const BackwardHead<A> backward(gradients, dout, saved, kv, scale, scratch);
   for (int64_t s = 0; s < kv.context_lengths.size(0); ++s) {
     const AttentionSequence sequence(kv, s);

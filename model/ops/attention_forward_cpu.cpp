@@ -190,6 +190,7 @@ void attention_forward_cpu(const Tensor& out, const Tensor& lse, const Tensor& q
                                .values = take(kAttentionTileKeys * stride),
                                .keys = take(kAttentionTileKeys * stride),
                                .keys_t = take(kAttentionTileKeys * head_dim)};
+  if (ctx.device.is_rehearsal) return;
   const ForwardBlock<A> block(out, lse, q, kv, scale, scratch);
   for (int64_t s = 0; s < kv.context_lengths.size(0); ++s) {
     const AttentionSequence sequence(kv, s);

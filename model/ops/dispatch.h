@@ -9,9 +9,17 @@
 
 namespace grpo::ops {
 
+// Whether an operator takes memory from the workspace. On a rehearsal device those that do are
+// called too, to take it and return; the others have nothing to do.
+enum class Scratch : bool { kNone, kTakes };
+
 // Runs the implementation for the operator's device.
-template <typename CpuFunction, typename CudaFunction>
+template <Scratch kScratch = Scratch::kNone, typename CpuFunction, typename CudaFunction>
 void dispatch_device(const OpContext& ctx, CpuFunction&& cpu, CudaFunction&& cuda) {
+  // CUDA operators take their scratch unrehearsed.
+  const bool takes = kScratch == Scratch::kTakes && ctx.device.kind == DeviceKind::kCpu;
+  if (ctx.device.is_rehearsal && !takes) return;
+  const Workspace::OperatorScope scope(ctx.workspace);
   switch (ctx.device.kind) {
     case DeviceKind::kCpu:
       return std::forward<CpuFunction>(cpu)();
@@ -21,9 +29,9 @@ void dispatch_device(const OpContext& ctx, CpuFunction&& cpu, CudaFunction&& cud
 }
 
 // For operators that only the CPU has; elsewhere an error that says so.
-template <typename CpuFunction>
+template <Scratch kScratch = Scratch::kNone, typename CpuFunction>
 void dispatch_device(const char* op, const OpContext& ctx, CpuFunction&& cpu) {
-  dispatch_device(ctx, std::forward<CpuFunction>(cpu), [&] {
+  dispatch_device<kScratch>(ctx, std::forward<CpuFunction>(cpu), [&] {
     throw CudaError(fmt::format("{}: there is no CUDA implementation for {}; use cpu", op,
                                 device_name(ctx.device)));
   });
@@ -45,16 +53,16 @@ void dispatch_dtype(const char* op, DType dtype, Function&& function) {
 
 // Both at once, for operators with one activation dtype. The CUDA function chooses by dtype itself,
 // next to its kernels: device and host name bfloat16 differently.
-template <typename CpuFunction, typename CudaFunction>
+template <Scratch kScratch = Scratch::kNone, typename CpuFunction, typename CudaFunction>
 void dispatch(const char* op, DType dtype, const OpContext& ctx, CpuFunction&& cpu,
               CudaFunction&& cuda) {
-  dispatch_device(
+  dispatch_device<kScratch>(
       ctx, [&] { dispatch_dtype(op, dtype, cpu); }, std::forward<CudaFunction>(cuda));
 }
 
-template <typename CpuFunction>
+template <Scratch kScratch = Scratch::kNone, typename CpuFunction>
 void dispatch(const char* op, DType dtype, const OpContext& ctx, CpuFunction&& cpu) {
-  dispatch_device(op, ctx, [&] { dispatch_dtype(op, dtype, cpu); });
+  dispatch_device<kScratch>(op, ctx, [&] { dispatch_dtype(op, dtype, cpu); });
 }
 
 }  // namespace grpo::ops

@@ -33,7 +33,7 @@ void embedding_backward(const Tensor& dweight, const Tensor& dout, const Tensor&
   checks.expect_activation("dout", dout);
   checks.expect("dout", dout, dout.dtype(), {dout.size(0), dweight.size(1)});
   checks.expect("tokens", tokens, DType::kInt32, {dout.size(0)});
-  dispatch(
+  dispatch<Scratch::kTakes>(
       op, dout.dtype(), ctx,
       [&]<typename A>(A) { embedding_backward_cpu<A>(dweight, dout, tokens, accumulate, ctx); },
       [&] { embedding_backward_cuda(dweight, dout, tokens, accumulate, ctx); });

@@ -31,9 +31,10 @@ void embedding_backward_cpu(const Tensor& dweight, const Tensor& dout, const Ten
                             bool accumulate, OpContext& ctx) {
   const int64_t num_tokens = dout.size(0);
   const int64_t size = dweight.size(1);
-  if (!accumulate) fill_zero(dweight);
   const Workspace::Scope scope(ctx.workspace);
   int64_t* order = ctx.workspace.take(DType::kInt64, {num_tokens}).data<int64_t>();
+  if (ctx.device.is_rehearsal) return;
+  if (!accumulate) fill_zero(dweight);
   for (int64_t t = 0; t < num_tokens; ++t) {
     const int32_t token = tokens.data<int32_t>()[t];
     check_token("embedding_backward", t, token, dweight.size(0));

@@ -32,7 +32,7 @@ void compute_cuts(TokenCut* cuts, const Tensor& logits, const SamplingFilter& fi
   CHECK(filter.top_k >= 0, "{}: top_k {}", op, filter.top_k);
   CHECK(filter.top_p > 0.0 && filter.top_p <= 1.0, "{}: top_p {}, wanted in (0, 1]", op,
         filter.top_p);
-  dispatch_device(
+  dispatch_device<Scratch::kTakes>(
       ctx, [&] { compute_cuts_cpu(cuts, logits, filter, ctx); },
       [&] { compute_cuts_cuda(cuts, logits, filter, ctx); });
 }

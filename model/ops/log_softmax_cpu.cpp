@@ -53,8 +53,9 @@ void compute_cuts_cpu(TokenCut* cuts, const Tensor& logits, const SamplingFilter
                       OpContext& ctx) {
   for (int64_t t = 0; t < logits.size(0); ++t) {
     const LogitsRow row = row_of(logits, t, filter.inv_temperature());
-    cuts[t] =
-        row_cut(row, softmax_row_statistics("compute_cuts", t, row).max, filter, ctx.workspace);
+    const float max =
+        ctx.device.is_rehearsal ? 0.0f : softmax_row_statistics("compute_cuts", t, row).max;
+    cuts[t] = row_cut(row, max, filter, ctx.workspace);
   }
 }
 

@@ -31,7 +31,7 @@ void sample_tokens(SampledToken* out, const Tensor& logits, const double* unifor
     CHECK(uniforms[t] >= 0.0 && uniforms[t] < 1.0, "{}: uniform {} of row {} is outside [0, 1)", op,
           uniforms[t], t);
   }
-  dispatch_device(
+  dispatch_device<Scratch::kTakes>(
       ctx, [&] { sample_tokens_cpu(out, logits, uniforms, filter, ctx); },
       [&] { sample_tokens_cuda(out, logits, uniforms, filter, ctx); });
 }

@@ -57,6 +57,10 @@ void sample_tokens_cpu(SampledToken* out, const Tensor& logits, const double* un
   for (int64_t t = 0; t < logits.size(0); ++t) {
     const LogitsRow row{logits.data<float>() + t * vocabulary, vocabulary,
                         filter.inv_temperature()};
+    if (ctx.device.is_rehearsal) {
+      out[t] = {0, 0.0f, row_cut(row, 0.0f, filter, ctx.workspace)};
+      continue;
+    }
     const SoftmaxStatistics all = softmax_row_statistics("sample_tokens", t, row);
     const TokenCut cut = row_cut(row, all.max, filter, ctx.workspace);
     const KeptSet kept{cut};

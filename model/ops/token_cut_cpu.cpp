@@ -70,6 +70,7 @@ TokenCut row_cut(const LogitsRow& row, float max, const SamplingFilter& filter,
   if (!has_top_k && !has_top_p) return {};
   const Workspace::Scope scope(workspace);
   auto* keys = static_cast<uint64_t*>(workspace.take(DType::kInt64, {row.size}).raw());
+  if (workspace.allocator().device().is_rehearsal) return {};
   for (int64_t v = 0; v < row.size; ++v) keys[v] = rank_key(row.scaled(v), v);
   const TokenCut cut = has_top_k ? top_k_cut(row, filter.top_k, keys) : TokenCut{};
   if (!has_top_p) return cut;

@@ -37,6 +37,32 @@ TEST(AllocatorTest, PeaksBelongToPhases) {
   EXPECT_EQ(peaks.at("training"), 100u);  // what was alive when the phase began
 }
 
+TEST(AllocatorTest, APeakKeepsItsOwners) {
+  Allocator allocator(Device::cpu());
+  const Buffer kept = allocator.allocate("weights", 100);
+  { const Buffer scratch = allocator.allocate("scratch", 50); }
+  const Buffer later = allocator.allocate("kv", 20);
+  const PhasePeak peak = allocator.peaks().at("setup");
+  EXPECT_EQ(peak.bytes, 150u);
+  EXPECT_EQ(peak.by_owner, (OwnerBytes{{"scratch", 50}, {"weights", 100}}));
+}
+
+TEST(AllocatorTest, ARehearsalCountsWhatNoMachineHas) {
+  Allocator allocator(Device::cpu().rehearsal());
+  constexpr size_t kHuge = size_t{8} << 40;
+  const Buffer buffer = allocator.allocate("weights", kHuge);
+  EXPECT_EQ(allocator.live_bytes(), kHuge);
+  EXPECT_TRUE(buffer.device().is_rehearsal);
+}
+
+TEST(AllocatorTest, LargeMemoryIsZero) {
+  Allocator allocator(Device::cpu());
+  const Buffer buffer = allocator.allocate("weights", size_t{33} << 20);
+  const auto* bytes = static_cast<const unsigned char*>(buffer.data());
+  EXPECT_EQ(bytes[0], 0);
+  EXPECT_EQ(bytes[buffer.size_bytes() - 1], 0);
+}
+
 TEST(BufferTest, MovesCarryTheMemory) {
   Allocator allocator(Device::cpu());
   Buffer a = allocator.allocate("a", 64);

@@ -84,5 +84,25 @@ TEST_F(WorkspaceTest, PoisonCoversWhatIsHandedOutAndGivenBack) {
   EXPECT_EQ(std::count(kept.data<float>(), kept.data<float>() + 4, 5.0f), 4);
 }
 
+TEST(WorkspaceReserveTest, HoldsWhatFitsAndMoreComesOnTop) {
+  Allocator allocator(Device::cpu());
+  Workspace workspace(allocator);
+  workspace.reserve(3 * 64);
+  EXPECT_EQ(allocator.live_bytes(), 3u * 64);
+  {
+    const Workspace::Scope scope(workspace);
+    workspace.take(DType::kFloat32, {16});
+    workspace.take(DType::kFloat32, {1}, ScratchOwner::kLogits);
+    const Workspace::OperatorScope running(workspace);
+    workspace.take(DType::kFloat32, {2});
+    EXPECT_EQ(allocator.live_bytes(), 3u * 64);
+  }
+  EXPECT_EQ(allocator.peaks().at("setup").workspace.bytes, (std::array<size_t, 3>{64, 64, 64}));
+  allocator.set_phase("next");
+  workspace.take(DType::kFloat32, {4 * 16});
+  EXPECT_GT(allocator.live_bytes(), 3u * 64);
+  EXPECT_EQ(allocator.peaks().at("next").workspace.bytes, (std::array<size_t, 3>{256, 0, 0}));
+}
+
 }  // namespace
 }  // namespace grpo

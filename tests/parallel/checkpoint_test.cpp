@@ -75,8 +75,9 @@ void save_at(const std::filesystem::path& folder, int gtp, int dp, const model::
     RankContext rank;
     Fixture fixture(rank, world, Mesh(1, gtp, dp), config);
     fixture.fill();
-    save_checkpoint(folder, fixture.content(), {.step = 3, .state_json = "{\"a\": 1}", .add_files = {}},
-                    fixture.model.store.groups().world.communicator(), bucket_bytes);
+    save_checkpoint(
+        folder, fixture.content(), {.step = 3, .state_json = "{\"a\": 1}", .add_files = {}},
+        fixture.model.store.groups().world.communicator(), rank.allocator, bucket_bytes);
   });
 }
 
@@ -122,7 +123,8 @@ INSTANTIATE_TEST_SUITE_P(GtpAndDp, CheckpointLayouts,
                          ::testing::Values(std::pair(2, 1), std::pair(3, 1), std::pair(4, 1),
                                            std::pair(2, 2), std::pair(1, 3)));
 
-// A save that dies before its manifest leaves no checkpoint, and the next save of that step replaces its remains.
+// A save that dies before its manifest leaves no checkpoint, and the next save of that step
+// replaces its remains.
 TEST(Checkpoint, WithoutManifestIsNoCheckpoint) {
   const ScratchFolder scratch;
   save_at(scratch / "step_3", 1, 1, testing::even_config(), int64_t{1} << 20);

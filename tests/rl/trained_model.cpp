@@ -67,6 +67,10 @@ class RecordingObserver : public rl::RunObserver {
     if (step == 0) return;
     run_.steps.emplace_back(metrics.values().begin(), metrics.values().end());
   }
+  void on_memory_plan(const rl::MemoryPlan& plan) override { run_.plan = plan; }
+  void on_measured_memory(const rl::MemoryPlan&, const rl::MeasuredMemory& measured) override {
+    run_.memory = measured;
+  }
   void on_sample(int64_t step, const std::string& json_line) override {
     run_.samples.resize(static_cast<size_t>(step));
     run_.samples.back().push_back(json_line);

@@ -1,4 +1,5 @@
-// A small model that answers some prompts and stops by itself, for end-to-end tests; and runs of it.
+// A small model that answers some prompts and stops by itself, for end-to-end tests; and runs of
+// it.
 #pragma once
 
 #include <filesystem>
@@ -8,22 +9,27 @@
 #include <vector>
 
 #include "parallel/world.h"
+#include "rl/memory_plan.h"
 #include "rl/metrics.h"
 #include "rl/run_config.h"
 
 namespace grpo::testing {
 
-// A Hugging Face directory of a model after supervised steps on sums (sums.jsonl in it); made once a process.
+// A Hugging Face directory of a model after supervised steps on sums (sums.jsonl in it); made once
+// a process.
 const std::filesystem::path& trained_model_directory();
 
-// A run that starts from it: sums of two numbers, 8 prompts x 4 samples a step, KL on. Three new tokens at most, so that
-// answers of one and two digits stop by themselves and those of three are cut off.
+// A run that starts from it: sums of two numbers, 8 prompts x 4 samples a step, KL on. Three new
+// tokens at most, so that answers of one and two digits stop by themselves and those of three are
+// cut off.
 rl::RunConfig trained_run_config();
 
 // What a run told rank 0, by step.
 struct RecordedRun {
-  std::vector<std::map<std::string, double>> steps;   // of steps 1, 2, ...
-  std::vector<std::vector<std::string>> samples;      // JSON lines of steps 1, 2, ...
+  std::vector<std::map<std::string, double>> steps;  // of steps 1, 2, ...
+  std::vector<std::vector<std::string>> samples;     // JSON lines of steps 1, 2, ...
+  rl::MemoryPlan plan;
+  rl::MeasuredMemory memory;  // at the end
   ExitCode exit_code = ExitCode::kOther;
 };
 

@@ -1,0 +1,310 @@
+#include "rl/memory_plan.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "parallel/checkpoint.h"
+#include "parallel/rehearsal_world.h"
+#include "rl/optimizer.h"
+#include "rl/policy_models.h"
+#include "rl/work_division.h"
+
+namespace grpo::rl {
+
+namespace {
+
+// What sequences of a kind can look like, in tokens.
+struct SequenceBounds {
+  int64_t longest;
+  int64_t shortest_prompt;
+  int64_t most_predicted;  // of one sequence
+};
+
+SequenceBounds rollout_bounds(const RunConfig& config, const DatasetLengths& lengths) {
+  const int64_t drawn = config.policy.generation.max_new_tokens;
+  return {
+      .longest = std::min(lengths.longest_prompt + drawn, config.policy.max_total_sequence_length),
+      .shortest_prompt = lengths.shortest_prompt,
+      .most_predicted = drawn};
+}
+
+SequenceBounds example_bounds(const DatasetLengths& lengths) {
+  return {.longest = lengths.longest_example + 1,
+          .shortest_prompt = lengths.shortest_prompt,
+          .most_predicted = lengths.longest_response + 1};
+}
+
+DatasetLengths unknown_lengths(const RunConfig& config) {
+  const int64_t limit = config.policy.max_total_sequence_length;
+  const int64_t room = limit - config.policy.generation.max_new_tokens;
+  const int64_t chosen = config.data.train.max_input_seq_length;
+  return {.shortest_prompt = 1,
+          .longest_prompt = chosen == 0 ? room : std::min(room, chosen),
+          .longest_response = limit - 2,
+          .longest_example = limit - 1};
+}
+
+// The fullest micro-batch that a rank can meet: `num_sequences` dealt over `num_ranks`. Sequences
+// of the longest kind and a rest fill the token limit; the predicted tokens are as many as any mix
+// of prompts allows.
+model::PackedBatch fullest_batch(const SequenceBounds& bounds, int64_t num_sequences, int num_ranks,
+                                 int64_t max_tokens, bool has_cuts, Allocator& allocator) {
+  const int64_t share = (num_sequences + num_ranks - 1) / num_ranks;
+  const int64_t tokens = std::min(max_tokens, share * bounds.longest);
+  int64_t predicted =
+      std::min(share * bounds.most_predicted,
+               tokens * bounds.most_predicted / (bounds.shortest_prompt + bounds.most_predicted));
+  std::vector<model::PackedSequence> sequences;
+  const std::vector<int32_t> ids(static_cast<size_t>(bounds.longest), 0);
+  const std::vector<ops::TokenCut> cuts(static_cast<size_t>(has_cuts ? bounds.longest : 0));
+  for (int64_t left = tokens; left > 0;) {
+    const int64_t length = std::min(left, bounds.longest);
+    const int64_t own_predicted = std::min(predicted, length - 1);
+    const auto count = static_cast<size_t>(own_predicted);
+    sequences.push_back({.tokens = std::span(ids).first(static_cast<size_t>(length)),
+                         .first_target = length - own_predicted,
+                         .cuts = std::span(cuts).first(has_cuts ? count : 0)});
+    predicted -= own_predicted;
+    left -= length;
+  }
+  return model::PackedBatch(sequences, allocator);
+}
+
+// Stands for a loss of the same shape of work.
+class RehearsedLoss final : public model::TokenLoss {
+ public:
+  explicit RehearsedLoss(bool is_token_local) : is_token_local_(is_token_local) {}
+  bool is_token_local() const override { return is_token_local_; }
+  void evaluate(int64_t, int64_t, const model::LogprobValues&,
+                const model::LogprobGradientValues&) override {}
+
+ private:
+  bool is_token_local_;
+};
+
+// One rank's run on a rehearsal device, in the trainer's order.
+class Rehearsal {
+ public:
+  Rehearsal(const RunConfig& config, const model::ModelConfig& model, const DatasetLengths& lengths,
+            Device device, int rank, size_t workspace_bytes)
+      : config_(config),
+        lengths_(lengths),
+        world_(parallel::make_rehearsal_world(
+            rank, static_cast<int>(config.parallel.tensor * config.parallel.gtp_remat *
+                                   config.parallel.data))),
+        allocator_(device.rehearsal()),
+        workspace_(allocator_) {
+    workspace_.reserve(workspace_bytes);
+    models_ = std::make_unique<PolicyModels>(
+        config, ModelSource{.config = model, .weights = nullptr}, *world_, allocator_);
+  }
+
+  void run() {
+    if (config_.warm_start.num_steps > 0) warm_start();
+    enter("setup");
+    if (config_.needs_reference()) models_->take_reference();
+    optimizer_ =
+        std::make_unique<Optimizer>(config_.policy.optimizer, models_->policy_store(), allocator_);
+    // What a first step leaves behind, a second one finds.
+    for (int64_t step = 0; step < std::min<int64_t>(2, config_.grpo.max_num_steps); ++step) {
+      enter("refit");
+      models_->refit();
+      generate();
+      score();
+      enter("policy_training");
+      train(*optimizer_, rollout_bounds(config_, lengths_), config_.policy.train_global_batch_size,
+            config_.loss_fn.is_token_local(), has_cuts());
+      models_->policy_store().drop_idle_buffers();
+      if (!config_.checkpointing.enabled) continue;
+      enter("checkpointing");
+      models_->refit();
+    }
+  }
+
+  parallel::CheckpointContent checkpoint_content() const {
+    parallel::CheckpointContent content;
+    models_->add_to(content);
+    parallel::add_owned_state(content, models_->policy_store(), optimizer_->state_arrays());
+    parallel::sort_content(content);
+    return content;
+  }
+
+  // Into the books of the phase "checkpointing".
+  void stage_checkpoint(size_t bucket_bytes) {
+    const Buffer staging = allocator_.allocate("checkpoint/buckets", bucket_bytes);
+  }
+
+  RankMemoryPlan plan() const {
+    RankMemoryPlan plan;
+    const std::map<std::string, PhasePeak> peaks = allocator_.peaks();
+    for (const std::string& phase : phases_) {
+      plan.phases.push_back({.phase = phase, .peak = peaks.at(phase)});
+      plan.workspace_bytes = std::max(plan.workspace_bytes, peaks.at(phase).workspace.total());
+    }
+    return plan;
+  }
+
+ private:
+  void enter(const std::string& phase) {
+    allocator_.set_phase(phase);
+    if (std::find(phases_.begin(), phases_.end(), phase) == phases_.end()) phases_.push_back(phase);
+  }
+
+  bool has_cuts() const {
+    return config_.policy.generation.top_k > 0 || config_.policy.generation.top_p < 1.0;
+  }
+  ops::SamplingFilter filter() const {
+    const generation::GenerationConfig& g = config_.policy.generation;
+    return {.temperature = static_cast<float>(g.temperature),
+            .top_k = static_cast<int32_t>(g.top_k),
+            .top_p = g.top_p};
+  }
+  int64_t sequences_per_step() const {
+    return config_.grpo.num_prompts_per_step * config_.grpo.num_generations_per_prompt;
+  }
+  // Then the training pass supplies what a scoring pass would.
+  bool has_one_update() const {
+    return sequences_per_step() == config_.policy.train_global_batch_size;
+  }
+  int num_data_ranks() const { return models_->groups().data.size(); }
+
+  void warm_start() {
+    enter("warm_start");
+    Optimizer optimizer(config_.policy.optimizer, models_->policy_store(), allocator_);
+    train(optimizer, example_bounds(lengths_), config_.warm_start.global_batch_size, true, false);
+    models_->policy_store().drop_idle_buffers();
+  }
+
+  void train(Optimizer& optimizer, const SequenceBounds& bounds, int64_t num_sequences,
+             bool is_token_local, bool with_cuts) {
+    const model::PackedBatch batch =
+        fullest_batch(bounds, num_sequences, num_data_ranks(),
+                      config_.policy.sequence_packing.train_mb_tokens, with_cuts, allocator_);
+    RehearsedLoss loss(is_token_local);
+    model::CutCheck cut_check{.filter = filter()};
+    models_->policy().train(batch, 1.0f, loss, has_one_update() ? &cut_check : nullptr, ctx_);
+    models_->policy_store().reduce_gradients();
+    optimizer.step(0.0, optimizer.gradient_norm(ctx_), config_.policy.max_grad_norm, ctx_);
+  }
+
+  void generate() {
+    enter("generation");
+    const auto [begin, end] =
+        contiguous_share(sequences_per_step(), world_->size(), world_->rank());
+    models_->engine().rehearse(end - begin, lengths_.longest_prompt,
+                               {.filter = filter(),
+                                .greedy = false,
+                                .max_new_tokens = config_.policy.generation.max_new_tokens,
+                                .stop_token_ids = {},
+                                .ignore_stop = true,
+                                .seed = 0,
+                                .split = generation::DrawSplit::kTrain},
+                               ctx_);
+  }
+
+  void score() {
+    enter("policy_and_reference_logprobs");
+    model::CutCheck cut_check{.filter = filter()};
+    if (!has_one_update()) score(models_->policy(), &cut_check);
+    if (!config_.needs_reference()) return;
+    score(models_->reference(), nullptr);
+    models_->reference_store().drop_idle_buffers();
+  }
+
+  void score(model::Transformer& transformer, model::CutCheck* cut_check) {
+    const Workspace::Scope scope(workspace_);
+    const model::PackedBatch batch =
+        fullest_batch(rollout_bounds(config_, lengths_), sequences_per_step(), num_data_ranks(),
+                      config_.policy.sequence_packing.logprob_mb_tokens, has_cuts(), allocator_);
+    const ops::TokenLogprobs out{
+        .processed = workspace_.take(DType::kFloat32, {batch.num_predicted()}),
+        .unfiltered = workspace_.take(DType::kFloat32, {batch.num_predicted()})};
+    transformer.score(out, batch, 1.0f, cut_check, ctx_);
+  }
+
+  const RunConfig& config_;
+  DatasetLengths lengths_;
+  std::unique_ptr<parallel::World> world_;
+  Allocator allocator_;
+  Workspace workspace_;
+  OpContext ctx_{allocator_.device(), Stream::none(), workspace_};
+  std::vector<std::string> phases_{"setup"};
+  std::unique_ptr<PolicyModels> models_;
+  std::unique_ptr<Optimizer> optimizer_;
+};
+
+std::vector<std::unique_ptr<Rehearsal>> rehearse(const RunConfig& config,
+                                                 const model::ModelConfig& model,
+                                                 const DatasetLengths& lengths, Device device,
+                                                 const std::vector<size_t>& workspace_bytes) {
+  std::vector<std::unique_ptr<Rehearsal>> ranks;
+  std::vector<parallel::CheckpointContent> contents;
+  for (size_t rank = 0; rank < workspace_bytes.size(); ++rank) {
+    ranks.push_back(std::make_unique<Rehearsal>(config, model, lengths, device,
+                                                static_cast<int>(rank), workspace_bytes[rank]));
+    ranks.back()->run();
+    contents.push_back(ranks.back()->checkpoint_content());
+  }
+  if (!config.checkpointing.enabled) return ranks;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    ranks[rank]->stage_checkpoint(
+        parallel::checkpoint_bucket_bytes(contents, static_cast<int>(rank)));
+  }
+  return ranks;
+}
+
+}  // namespace
+
+const PhasePlan* RankMemoryPlan::find(const std::string& phase) const {
+  const auto it = std::find_if(phases.begin(), phases.end(),
+                               [&](const PhasePlan& plan) { return plan.phase == phase; });
+  return it == phases.end() ? nullptr : &*it;
+}
+
+size_t RankMemoryPlan::peak_bytes() const {
+  size_t bytes = 0;
+  for (const PhasePlan& plan : phases) bytes = std::max(bytes, plan.peak.bytes);
+  return bytes;
+}
+
+int MemoryPlan::fullest_rank(const std::string& phase) const {
+  const auto bytes = [&](const RankMemoryPlan& rank) {
+    const PhasePlan* plan = rank.find(phase);
+    return plan == nullptr ? 0 : plan->peak.bytes;
+  };
+  return static_cast<int>(
+      std::max_element(ranks.begin(), ranks.end(),
+                       [&](const auto& a, const auto& b) { return bytes(a) < bytes(b); }) -
+      ranks.begin());
+}
+
+int MemoryPlan::fullest_rank() const {
+  return static_cast<int>(std::max_element(ranks.begin(), ranks.end(),
+                                           [](const auto& a, const auto& b) {
+                                             return a.peak_bytes() < b.peak_bytes();
+                                           }) -
+                          ranks.begin());
+}
+
+MemoryPlan plan_memory(const RunConfig& config, const model::ModelConfig& model,
+                       const std::optional<DatasetLengths>& lengths, Device device) {
+  const DatasetLengths bounds = lengths.value_or(unknown_lengths(config));
+  const auto world_size = static_cast<size_t>(config.parallel.tensor * config.parallel.gtp_remat *
+                                              config.parallel.data);
+  // A first rehearsal finds what the workspace must hold, a second one starts with it, as the run
+  // does.
+  std::vector<size_t> workspace_bytes(world_size, 0);
+  {
+    const auto ranks = rehearse(config, model, bounds, device, workspace_bytes);
+    for (size_t rank = 0; rank < world_size; ++rank) {
+      workspace_bytes[rank] = ranks[rank]->plan().workspace_bytes;
+    }
+  }
+  MemoryPlan plan{.device = device, .ranks = {}};
+  for (const auto& rank : rehearse(config, model, bounds, device, workspace_bytes)) {
+    plan.ranks.push_back(rank->plan());
+  }
+  return plan;
+}
+
+}  // namespace grpo::rl

@@ -1,0 +1,228 @@
+// The memory plan against runs in which its worst case happens: prompts of one length, responses of
+// full length, token limits that whole sequences fill.
+#include "rl/memory_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
+
+#include "model/core/errors.h"
+#include "rl/memory_report.h"
+#include "tests/app/scratch_folder.h"
+#include "tests/rl/trained_model.h"
+
+namespace grpo::rl {
+namespace {
+
+constexpr int64_t kDrawn = 9;
+constexpr size_t kMiB = size_t{1} << 20;
+
+// Prompts of one length.
+void write_prompts(const std::filesystem::path& path) {
+  std::ofstream file(path);
+  for (int a = 10; a < 26; ++a) {
+    file << fmt::format("{{\"question\": \"{}+{}=\", \"answer\": \"{}\"}}\n", a, a + 20,
+                        2 * a + 20);
+  }
+}
+
+int64_t sequence_tokens(const RunConfig& config) {
+  const auto tokenizer = model::load_tokenizer(config.policy.tokenizer.name);
+  const PromptDataset dataset(config.data.train, *tokenizer);
+  const DatasetLengths lengths = dataset.lengths();
+  EXPECT_EQ(lengths.shortest_prompt, lengths.longest_prompt);
+  return lengths.longest_prompt + kDrawn;
+}
+
+RunConfig base_config(const std::filesystem::path& folder) {
+  RunConfig config;
+  config.policy.model_name = "custom";
+  config.policy.model = {.hidden_size = 32,
+                         .num_hidden_layers = 2,
+                         .num_attention_heads = 4,
+                         .num_key_value_heads = 2,
+                         .intermediate_size = 64,
+                         .vocab_size = 64};
+  config.policy.tokenizer.name = GRPO_SOURCE_DIR "/configs/demo/tokenizer.model";
+  config.policy.max_total_sequence_length = 32;
+  config.policy.generation.max_new_tokens = kDrawn;
+  config.policy.generation.ignore_eos = true;
+  config.grpo.num_prompts_per_step = 4;
+  config.grpo.num_generations_per_prompt = 3;
+  config.grpo.max_num_steps = 2;
+  config.data.train.path = (folder / "prompts.jsonl").string();
+  config.data.train.prompt_template = "{question}";
+  config.data.train.response_template = "{answer}";
+  config.env.rewards.emplace_back();
+  config.logger.log_dir = (folder / "run").string();
+  return config;
+}
+
+struct PlanCase {
+  std::string name;
+  std::function<void(RunConfig&, int64_t sequence_tokens)> change;
+};
+
+void PrintTo(const PlanCase& plan_case, std::ostream* out) { *out << plan_case.name; }
+
+void make_odd(RunConfig& config) {
+  config.policy.model.hidden_size = 40;
+  config.policy.model.num_attention_heads = 5;
+  config.policy.model.num_key_value_heads = 1;
+  config.policy.model.intermediate_size = 50;
+  config.policy.model.vocab_size = 101;
+  config.policy.model.num_hidden_layers = 3;
+}
+
+const PlanCase kCases[] = {
+    {"even", [](RunConfig& config, int64_t) { config.loss_fn.reference_policy_kl_penalty = 0; }},
+    {"odd_gtp2_kl",
+     [](RunConfig& config, int64_t) {
+       make_odd(config);
+       config.parallel.gtp_remat = 2;
+       config.loss_fn.reference_policy_kl_penalty = 0.1;
+     }},
+    {"odd_untied_gtp3_updates_saved",
+     [](RunConfig& config, int64_t tokens) {
+       make_odd(config);
+       config.policy.model.tie_word_embeddings = false;
+       config.parallel.gtp_remat = 3;
+       config.policy.train_global_batch_size = 6;
+       config.policy.max_total_sequence_length = tokens;
+       config.policy.sequence_packing = {.train_mb_tokens = 2 * tokens,
+                                         .logprob_mb_tokens = 3 * tokens,
+                                         .logprob_chunk_tokens = 7};
+       config.checkpointing.enabled = true;
+       config.checkpointing.save_period = 1;
+     }},
+    {"gtp2_dp2_bf16",
+     [](RunConfig& config, int64_t) {
+       config.policy.precision = "bfloat16";
+       config.parallel.gtp_remat = 2;
+       config.parallel.data = 2;
+       config.loss_fn.reference_policy_kl_penalty = 0.1;
+       config.checkpointing.enabled = true;
+     }},
+    {"dp2_cuts_warm_start",
+     [](RunConfig& config, int64_t tokens) {
+       config.parallel.data = 2;
+       config.policy.generation.top_k = 5;
+       config.policy.generation.top_p = 0.9;
+       config.policy.generation.prefill_chunk_tokens = 4;
+       config.policy.generation.max_batch_size = 4;
+       config.policy.generation.page_size_tokens = 4;
+       config.policy.sequence_packing.train_mb_tokens = 4 * tokens;
+       config.warm_start = {.num_steps = 2, .global_batch_size = 8};
+     }},
+    {"sequence_loss_sgd_one_step",
+     [](RunConfig& config, int64_t) {
+       config.loss_fn.sequence_level_importance_ratios = true;
+       config.loss_fn.token_level_loss = false;
+       config.policy.optimizer.name = "sgd";
+       config.grpo.max_num_steps = 1;
+     }},
+};
+
+class MeasuredPlan : public ::testing::TestWithParam<PlanCase> {};
+
+TEST_P(MeasuredPlan, IsReachedAndNeverPassed) {
+  const testing::ScratchFolder folder;
+  write_prompts(std::filesystem::path(folder.path()) / "prompts.jsonl");
+  RunConfig config = base_config(folder.path());
+  GetParam().change(config, sequence_tokens(config));
+  const testing::RecordedRun run = testing::run_training(config);
+  ASSERT_FALSE(run.plan.ranks.empty());
+  ASSERT_EQ(run.memory.ranks.size(), run.plan.ranks.size());
+  for (size_t rank = 0; rank < run.plan.ranks.size(); ++rank) {
+    const std::vector<PhasePlan>& phases = run.plan.ranks[rank].phases;
+    ASSERT_EQ(run.memory.ranks[rank].size(), phases.size());
+    for (size_t i = 0; i < phases.size(); ++i) {
+      SCOPED_TRACE(fmt::format("rank {}, {}", rank, phases[i].phase));
+      const MeasuredPeak& measured = run.memory.ranks[rank][i];
+      const auto planned = static_cast<double>(phases[i].peak.bytes);
+      EXPECT_LE(static_cast<double>(measured.bytes), planned);
+      EXPECT_GE(static_cast<double>(measured.bytes), 0.95 * planned);
+      const auto planned_workspace = static_cast<double>(phases[i].peak.workspace.total());
+      EXPECT_LE(static_cast<double>(measured.workspace_bytes), planned_workspace);
+      EXPECT_GE(static_cast<double>(measured.workspace_bytes), 0.95 * planned_workspace);
+      EXPECT_EQ(run.steps.back().at("memory/" + phases[i].phase + "/planned_bytes"),
+                static_cast<double>(run.plan.ranks[0].phases[i].peak.bytes));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, MeasuredPlan, ::testing::ValuesIn(kCases),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(MemoryPlan, QwenByHand) {
+  RunConfig config = base_config("/nowhere");
+  config.policy.model_name = "qwen2.5-0.5b";
+  config.policy.precision = "bfloat16";
+  config.policy.max_total_sequence_length = 1024;
+  config.policy.generation.max_new_tokens = 512;
+  config.policy.sequence_packing.logprob_chunk_tokens = 1024;
+  config.grpo.num_prompts_per_step = 8;
+  config.grpo.num_generations_per_prompt = 16;
+  config.parallel.gtp_remat = 2;
+  config.loss_fn.reference_policy_kl_penalty = 0.1;
+  resolve(config, 2);
+  const MemoryPlan plan =
+      plan_memory(config, *model::preset_model_config("qwen2.5-0.5b"), std::nullopt, Device::cpu());
+  ASSERT_EQ(plan.ranks.size(), 2u);
+  const PhasePeak& training = plan.ranks[0].find("policy_training")->peak;
+  const OwnerBytes& owners = training.by_owner;
+  constexpr size_t kParameters = 494'032'768;
+  // 24 layers of two norms (896) and a QKV bias (1152), and the last norm, are whole on both ranks.
+  constexpr size_t kReplicated = 24 * (2 * 896 + 1152) + 896;
+  constexpr size_t kShard = (kParameters - kReplicated) / 2 + kReplicated;
+  EXPECT_EQ(owners.at("policy/weights"), 2 * kShard);
+  EXPECT_EQ(owners.at("reference/weights"), 2 * kShard);
+  EXPECT_EQ(owners.at("policy/gradients"), 4 * kShard);
+  EXPECT_EQ(owners.at("optimizer/master"), 4 * kShard);
+  EXPECT_EQ(owners.at("optimizer/moments"), 8 * kShard);
+  EXPECT_EQ(owners.at("generation/weights"), 2 * kParameters);
+  // K and V of 24 layers, 2 heads of 64, in bfloat16; 64 sequences and a prompt of 1024 tokens.
+  EXPECT_EQ(owners.at("kv_cache"), size_t{65} * 1024 * 24 * 2 * 2 * 64 * 2);
+  EXPECT_EQ(training.workspace[ScratchOwner::kLogits], size_t{1024} * 151'936 * 4);
+  size_t sum = 0;
+  for (const auto& [owner, bytes] : owners) sum += bytes;
+  EXPECT_EQ(sum, training.bytes);
+  EXPECT_EQ(plan.fullest_rank(), 0);
+}
+
+TEST(MemoryPlan, NeedsNoMemory) {
+  RunConfig config = base_config("/nowhere");
+  config.policy.precision = "bfloat16";
+  config.parallel.gtp_remat = 2;
+  resolve(config, 2);
+  model::ModelConfig model = *model::preset_model_config("qwen2.5-0.5b");
+  model.num_layers = 600;
+  const MemoryPlan plan = plan_memory(config, model, std::nullopt, Device::cpu());
+  EXPECT_GT(plan.ranks[0].peak_bytes(), size_t{50} * 1024 * kMiB);
+}
+
+TEST(MemoryReport, TableNamesOwnersPhasesAndTheFullestRank) {
+  const PhasePeak small{.bytes = 3 * kMiB, .by_owner = {{"kv_cache", 3 * kMiB}}, .workspace = {}};
+  const PhasePeak large{.bytes = 5 * kMiB,
+                        .by_owner = {{"kv_cache", kMiB}, {"policy/weights", 4 * kMiB}},
+                        .workspace = {}};
+  const MemoryPlan plan{.device = Device::cpu(),
+                        .ranks = {{.phases = {{"setup", small}, {"policy_training", small}}},
+                                  {.phases = {{"setup", small}, {"policy_training", large}}}}};
+  EXPECT_EQ(plan.fullest_rank(), 1);
+  EXPECT_EQ(plan.fullest_rank("setup"), 0);
+  const std::string table = plan_table(plan);
+  EXPECT_THAT(table, ::testing::ContainsRegex("by owner on rank 1"));
+  EXPECT_THAT(table, ::testing::ContainsRegex("\nkv_cache +3.0 MiB +1.0 MiB\n"));
+  EXPECT_THAT(table, ::testing::ContainsRegex("\npolicy/weights +- +4.0 MiB\n"));
+  EXPECT_THAT(table, ::testing::ContainsRegex("which +rank 0 +rank 1"));
+  EXPECT_EQ(biggest_owner(plan), "policy/weights (4.0 MiB)");
+  const MeasuredMemory measured{.ranks = {{{kMiB, 0}, {kMiB, 0}}, {{3 * kMiB, 0}, {4 * kMiB, 0}}}};
+  const std::string comparison = comparison_table(plan, measured);
+  EXPECT_THAT(comparison, ::testing::ContainsRegex("policy_training +5.0 MiB +4.0 MiB +80.0% +1"));
+}
+
+}  // namespace
+}  // namespace grpo::rl
