@@ -10,6 +10,7 @@
 #include "app/token_lines.h"
 #include "generation/engine.h"
 #include "model/json_text.h"
+#include "model/ops/matrix_library.h"
 #include "parallel/host_collectives.h"
 #include "parallel/rank_device.h"
 #include "parallel/weights_io.h"
@@ -100,7 +101,8 @@ ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig&
   Allocator allocator(
       parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world).device);
   Workspace workspace(allocator);
-  OpContext ctx{allocator.device(), Stream::none(), workspace};
+  MatrixLibrary matrix_library(allocator.device());
+  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};
   const auto parameters = model::make_transformer_parameters(source.config, 0.0f);
   parallel::ShardedParameterStore store(
       "generation", parameters.specs, parallel::make_generation_groups(context.world),

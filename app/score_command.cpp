@@ -9,6 +9,7 @@
 #include "app/rank_session.h"
 #include "app/text_file.h"
 #include "app/token_lines.h"
+#include "model/ops/matrix_library.h"
 #include "parallel/rank_device.h"
 #include "parallel/weights_io.h"
 #include "rl/model_source.h"
@@ -60,7 +61,8 @@ ExitCode score_on_rank(const ScoreOptions& options, const InferenceConfig& confi
   Allocator allocator(
       parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world).device);
   Workspace workspace(allocator);
-  OpContext ctx{allocator.device(), Stream::none(), workspace};
+  MatrixLibrary matrix_library(allocator.device());
+  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};
   const auto parameters = model::make_transformer_parameters(source.config, 0.0f);
   parallel::ShardedParameterStore store(
       "policy", parameters.specs,

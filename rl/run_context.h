@@ -4,7 +4,7 @@
 #include <atomic>
 #include <string>
 
-#include "model/ops/op_context.h"
+#include "model/ops/matrix_library.h"
 #include "parallel/world.h"
 #include "rl/metrics.h"
 #include "rl/run_config.h"
@@ -37,7 +37,8 @@ struct RunContext {
   const std::atomic<bool>& stop_requested;
   Allocator allocator;
   Workspace workspace{allocator};
-  OpContext ctx{allocator.device(), Stream::none(), workspace};
+  MatrixLibrary matrix_library{allocator.device()};
+  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};
 };
 
 }  // namespace grpo::rl

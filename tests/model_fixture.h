@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "model/ops/matrix_library.h"
 #include "model/transformer.h"
 #include "parallel/process_groups.h"
 #include "parallel/sharded_parameter_store.h"
@@ -19,7 +20,8 @@ namespace grpo::testing {
 struct RankContext {
   Allocator allocator{test_device()};
   Workspace workspace{allocator};
-  OpContext ctx{allocator.device(), Stream::none(), workspace};
+  MatrixLibrary matrix_library{allocator.device()};
+  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};
 };
 
 // Every axis a group of one.

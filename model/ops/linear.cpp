@@ -3,21 +3,26 @@
 #include "model/ops/dispatch.h"
 #include "model/ops/linear_bias_cuda.h"
 #include "model/ops/linear_cpu.h"
+#include "model/ops/linear_cuda.h"
+#include "model/ops/linear_exactness_cuda.h"
 #include "model/ops/operand_checks.h"
 
 namespace grpo::ops {
 
 namespace {
 
-// Calls function(A{}, G{}) for activations A and a product or its gradient G, which is A or
-// float32.
-template <typename Function>
+// Calls cpu(A{}, G{}) for activations A and a product or its gradient G, which is A or float32, or
+// cuda().
+template <typename CpuFunction, typename CudaFunction>
 void dispatch_linear(const char* op, DType activation, DType product, const OpContext& ctx,
-                     Function&& function) {
-  dispatch<Scratch::kTakes>(op, activation, ctx, [&]<typename A>(A) {
-    if (product == DType::kFloat32) return function(A{}, float{});
-    function(A{}, A{});
-  });
+                     CpuFunction&& cpu, CudaFunction&& cuda) {
+  dispatch<Scratch::kTakes>(
+      op, activation, ctx,
+      [&]<typename A>(A) {
+        if (product == DType::kFloat32) return cpu(A{}, float{});
+        cpu(A{}, A{});
+      },
+      std::forward<CudaFunction>(cuda));
 }
 
 // A product's dtype is the activations' or float32.
@@ -39,9 +44,12 @@ void linear_forward(const Tensor& out, const Tensor& x, const Tensor& weight, co
   checks.expect("weight", weight, x.dtype(), {weight.size(0), x.size(1)});
   checks.expect_if_present("bias", bias, x.dtype(), {weight.size(0)});
   check_product(checks, "out", out, x.dtype(), {x.size(0), weight.size(0)});
-  dispatch_linear(op, x.dtype(), out.dtype(), ctx, [&]<typename A, typename Out>(A, Out) {
-    linear_forward_cpu<A, Out>(out, x, weight, bias, ctx);
-  });
+  dispatch_linear(
+      op, x.dtype(), out.dtype(), ctx,
+      [&]<typename A, typename Out>(A, Out) {
+        linear_forward_cpu<A, Out>(out, x, weight, bias, ctx);
+      },
+      [&] { linear_forward_cuda(out, x, weight, bias, ctx); });
 }
 
 void linear_backward_input(const Tensor& dx, const Tensor& dout, const Tensor& weight,
@@ -53,9 +61,12 @@ void linear_backward_input(const Tensor& dx, const Tensor& dout, const Tensor& w
   checks.expect_rank("weight", weight, 2);
   checks.expect("weight", weight, dx.dtype(), {weight.size(0), dx.size(1)});
   check_product(checks, "dout", dout, dx.dtype(), {dx.size(0), weight.size(0)});
-  dispatch_linear(op, dx.dtype(), dout.dtype(), ctx, [&]<typename A, typename G>(A, G) {
-    linear_backward_input_cpu<A, G>(dx, dout, weight, accumulate, ctx);
-  });
+  dispatch_linear(
+      op, dx.dtype(), dout.dtype(), ctx,
+      [&]<typename A, typename G>(A, G) {
+        linear_backward_input_cpu<A, G>(dx, dout, weight, accumulate, ctx);
+      },
+      [&] { linear_backward_input_cuda(dx, dout, weight, accumulate, ctx); });
 }
 
 void linear_backward_weight(const Tensor& dweight, const Tensor& dout, const Tensor& x,
@@ -67,9 +78,12 @@ void linear_backward_weight(const Tensor& dweight, const Tensor& dout, const Ten
   checks.expect_rank("dout", dout, 2);
   check_product(checks, "dout", dout, x.dtype(), {x.size(0), dout.size(1)});
   checks.expect("dweight", dweight, DType::kFloat32, {dout.size(1), x.size(1)});
-  dispatch_linear(op, x.dtype(), dout.dtype(), ctx, [&]<typename A, typename G>(A, G) {
-    linear_backward_weight_cpu<A, G>(dweight, dout, x, accumulate, ctx);
-  });
+  dispatch_linear(
+      op, x.dtype(), dout.dtype(), ctx,
+      [&]<typename A, typename G>(A, G) {
+        linear_backward_weight_cpu<A, G>(dweight, dout, x, accumulate, ctx);
+      },
+      [&] { linear_backward_weight_cuda(dweight, dout, x, accumulate, ctx); });
 }
 
 void linear_backward_bias(const Tensor& dbias, const Tensor& dout, bool accumulate,
@@ -83,6 +97,17 @@ void linear_backward_bias(const Tensor& dbias, const Tensor& dout, bool accumula
       op, dout.dtype(), ctx,
       [&]<typename G>(G) { linear_backward_bias_cpu<G>(dbias, dout, accumulate); },
       [&] { linear_backward_bias_cuda(dbias, dout, accumulate, ctx); });
+}
+
+void check_linear_exactness(const Tensor& weight, const Tensor& bias, DType product,
+                            int64_t max_rows, OpContext& ctx) {
+  const OperandChecks checks("check_linear_exactness", ctx);
+  checks.expect_rank("weight", weight, 2);
+  checks.expect_activation("weight", weight);
+  checks.expect_if_present("bias", bias, weight.dtype(), {weight.size(0)});
+  CHECK(product == DType::kFloat32 || product == weight.dtype());
+  dispatch_device(
+      ctx, [] {}, [&] { check_linear_exactness_cuda(weight, bias, product, max_rows, ctx); });
 }
 
 }  // namespace grpo::ops

@@ -1,8 +1,12 @@
 // Stands in for the *_cuda.cu files in builds without CUDA.
+#include "model/core/device_cuda.h"
 #include "model/core/errors.h"
 #include "model/ops/embedding_cuda.h"
 #include "model/ops/linear_bias_cuda.h"
+#include "model/ops/linear_cuda.h"
+#include "model/ops/linear_exactness_cuda.h"
 #include "model/ops/log_softmax_cuda.h"
+#include "model/ops/matrix_library.h"
 #include "model/ops/optimizer_step_cuda.h"
 #include "model/ops/reduce_cuda.h"
 #include "model/ops/residual_cuda.h"
@@ -109,4 +113,32 @@ void argmax_tokens_cuda(SampledToken*, const Tensor&, OpContext&) {
   throw_no_cuda("argmax_tokens");
 }
 
+void linear_forward_cuda(const Tensor&, const Tensor&, const Tensor&, const Tensor&, OpContext&) {
+  throw_no_cuda("linear_forward");
+}
+
+void linear_backward_input_cuda(const Tensor&, const Tensor&, const Tensor&, bool, OpContext&) {
+  throw_no_cuda("linear_backward_input");
+}
+
+void linear_backward_weight_cuda(const Tensor&, const Tensor&, const Tensor&, bool, OpContext&) {
+  throw_no_cuda("linear_backward_weight");
+}
+
+void check_linear_exactness_cuda(const Tensor&, const Tensor&, DType, int64_t, OpContext&) {
+  throw_no_cuda("check_linear_exactness");
+}
+
 }  // namespace grpo::ops
+
+namespace grpo {
+
+struct MatrixLibrary::State {};
+
+MatrixLibrary::MatrixLibrary(Device device) {
+  if (device.kind == DeviceKind::kCuda) check_cuda_device(device);
+}
+
+MatrixLibrary::~MatrixLibrary() = default;
+
+}  // namespace grpo

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "model/core/device_cuda.h"
+#include "model/ops/matrix_library.h"
 #include "tests/ops/op_test.h"
 
 namespace grpo::ops {
@@ -28,6 +30,12 @@ class CudaOpTestTensors : public OpTestTensors {
   CudaOpTestTensors() { cuda_allocator_.set_poison_scratch(true); }
 
   OpContext& cuda() { return cuda_; }
+
+  // bfloat16 products need it; it needs a device.
+  void start_matrix_library() {
+    matrix_library_ = std::make_unique<MatrixLibrary>(kTestCuda);
+    cuda_.matrix_library = matrix_library_.get();
+  }
 
   // Poisoned memory on the device that starts `shift` elements behind an aligned address.
   Tensor cuda_make(DType dtype, const Shape& shape, int64_t shift = 0) {
@@ -92,6 +100,7 @@ class CudaOpTestTensors : public OpTestTensors {
 
   Allocator cuda_allocator_{kTestCuda};
   Workspace cuda_workspace_{cuda_allocator_};
+  std::unique_ptr<MatrixLibrary> matrix_library_;
   OpContext cuda_{kTestCuda, Stream::none(), cuda_workspace_};
   std::deque<OwnedTensor> cuda_tensors_;
 };

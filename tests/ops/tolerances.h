@@ -24,6 +24,11 @@ constexpr Tolerance kElementwise{1e-6, kOneBfloat16Rounding};
 // fp32 chains of up to 300 products: error grows like sqrt(n) 2^-24 of the sum of magnitudes, which
 // is a few times the largest result for random operands.
 constexpr Tolerance kDotProduct{4e-6, kOneBfloat16Rounding};
+// Tensor cores cut off what they add to an fp32 sum, 2^-23 of it for each 16 products, instead of
+// rounding: over K = 4864 some 1e-5.
+constexpr Tolerance kTensorCoreProduct{2e-5, kOneBfloat16Rounding};
+// The same of a gradient that is rounded to bfloat16 on its way in: 2^-9 of each term.
+constexpr Tolerance kRoundedGradientProduct{3e-3, kOneBfloat16Rounding + 1.0 / 512.0};
 // Row sums of squares or products, then a few operations.
 constexpr Tolerance kNorm{4e-6, kOneBfloat16Rounding};
 // Two chained products with exponentials between them.

@@ -1,0 +1,243 @@
+// cuBLASLt's matrices are column-major: a row-major c = a b is computed as c^T = b^T a^T, so the
+// library's first factor is b, and its "not transposed" is a row-major matrix read as its
+// transpose.
+#include <cublasLt.h>
+
+#include <array>
+#include <map>
+#include <tuple>
+
+#include "model/core/device_cuda.h"
+#include "model/ops/launch_cuda.cuh"
+#include "model/ops/matrix_library.h"
+
+namespace grpo {
+
+namespace {
+
+// As much scratch as the library asks for on this architecture.
+constexpr size_t kMaxWorkspaceBytes = size_t{32} << 20;
+constexpr size_t kWorkspaceAlignment = 256;
+constexpr int kMaxCandidates = 32;
+constexpr uint32_t kRowAlignmentBytes = 16;
+
+void check(cublasStatus_t status, const char* call) {
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    throw CudaError(fmt::format("{} failed: {}", call, cublasLtGetStatusString(status)));
+  }
+}
+
+#define CUBLAS_CHECK(call) check((call), #call)
+
+cudaDataType_t library_type(DType dtype) {
+  return dtype == DType::kFloat32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+std::string shape_text(const MatrixProduct& p) {
+  return fmt::format("[{}, {}] x [{}, {}] bfloat16 to {}{}", p.m, p.k, p.k, p.n,
+                     dtype_name(p.c_dtype), p.bias == nullptr ? "" : " with bias");
+}
+
+// Descriptors of one product; opaque structs of the library that own nothing.
+struct Descriptors {
+  cublasLtMatmulDescOpaque_t operation;
+  cublasLtMatrixLayoutOpaque_t a, b, c;
+
+  explicit Descriptors(const MatrixProduct& p) {
+    CUBLAS_CHECK(cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    set(CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (p.bias != nullptr) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+    }
+    init(a, CUDA_R_16BF, p.b, p.n, p.k);
+    init(b, CUDA_R_16BF, p.a, p.k, p.m);
+    init(c, library_type(p.c_dtype), {p.c, p.c_stride, false}, p.n, p.m);
+  }
+
+ private:
+  template <typename T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(&operation, attribute, &value, sizeof(value)));
+  }
+
+  static void init(cublasLtMatrixLayoutOpaque_t& layout, cudaDataType_t type,
+                   const StoredMatrix& matrix, int64_t rows, int64_t columns) {
+    if (matrix.transposed) std::swap(rows, columns);
+    CUBLAS_CHECK(cublasLtMatrixLayoutInit(&layout, type, static_cast<uint64_t>(rows),
+                                          static_cast<uint64_t>(columns), matrix.stride));
+  }
+};
+
+struct Plan {
+  cublasLtMatmulAlgo_t algorithm;
+  size_t workspace_bytes;
+};
+
+template <typename T>
+T algorithm_attribute(const cublasLtMatmulAlgo_t& algorithm,
+                      cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  T value{};
+  CUBLAS_CHECK(
+      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value), nullptr));
+  return value;
+}
+
+int32_t num_splits(const cublasLtMatmulAlgo_t& algorithm) {
+  return algorithm_attribute<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+}
+
+uint32_t reduction_scheme(const cublasLtMatmulAlgo_t& algorithm) {
+  return algorithm_attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
+}
+
+bool is_exact_class(const cublasLtMatmulAlgo_t& algorithm) {
+  return num_splits(algorithm) == 1 &&
+         reduction_scheme(algorithm) == CUBLASLT_REDUCTION_SCHEME_NONE;
+}
+
+std::string algorithm_text(const cublasLtMatmulAlgo_t& algorithm) {
+  return fmt::format("algorithm {}, tile {}, stages {}, split-K {}, reduction scheme {}",
+                     algorithm_attribute<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_ID),
+                     algorithm_attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID),
+                     algorithm_attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+                     num_splits(algorithm), reduction_scheme(algorithm));
+}
+
+// Everything that an algorithm is chosen by.
+using PlanKey = std::tuple<int64_t, int64_t, int64_t, bool, bool, DType, bool, bool, bool>;
+
+PlanKey plan_key(const MatrixProduct& p) {
+  return {p.m,       p.n,          p.k,     p.a.transposed,   p.b.transposed,
+          p.c_dtype, p.accumulate, p.exact, p.bias != nullptr};
+}
+
+// The product that stands for all of a bucket when an algorithm is chosen.
+MatrixProduct bucket_product(const MatrixProduct& product) {
+  MatrixProduct bucket = product;
+  int64_t& rows = product.sums_rows ? bucket.k : bucket.m;
+  rows = row_bucket(rows);
+  return bucket;
+}
+
+void check_aligned(const MatrixProduct& p) {
+  const auto aligned = [&](const void* data, int64_t stride, DType dtype) {
+    const auto stride_bytes = static_cast<size_t>(stride) * dtype_size_bytes(dtype);
+    return reinterpret_cast<uintptr_t>(data) % kRowAlignmentBytes == 0 &&
+           stride_bytes % kRowAlignmentBytes == 0;
+  };
+  CHECK(aligned(p.a.data, p.a.stride, DType::kBfloat16) &&
+            aligned(p.b.data, p.b.stride, DType::kBfloat16) &&
+            aligned(p.c, p.c_stride, p.c_dtype) && aligned(p.bias, 0, DType::kBfloat16),
+        "{}: rows of {} are not aligned to {} bytes", p.op, shape_text(p), kRowAlignmentBytes);
+}
+
+}  // namespace
+
+struct MatrixLibrary::State {
+  Device device;
+  cublasLtHandle_t handle = nullptr;
+  std::map<PlanKey, Plan> plans;
+
+  explicit State(Device on) : device(on) {
+    check_cuda_device(device);  // selects it too: the handle belongs to the current one
+    CUBLAS_CHECK(cublasLtCreate(&handle));
+  }
+  ~State() { cublasLtDestroy(handle); }
+
+  const Plan& plan(const MatrixProduct& product) {
+    const PlanKey key = plan_key(product);
+    const auto found = plans.find(key);
+    if (found != plans.end()) return found->second;
+    return plans.emplace(key, choose(product)).first->second;
+  }
+
+  Plan choose(const MatrixProduct& product) const;
+};
+
+namespace {
+
+cublasLtMatmulPreferenceOpaque_t preference(bool exact) {
+  cublasLtMatmulPreferenceOpaque_t result;
+  CUBLAS_CHECK(cublasLtMatmulPreferenceInit(&result));
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(&result, attribute, &value, sizeof(value)));
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMaxWorkspaceBytes);
+  // Where k may be split, only with the parts joined in a step of their own: in one order.
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<uint32_t>(exact ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                  : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    set(attribute, kRowAlignmentBytes);
+  }
+  return result;
+}
+
+}  // namespace
+
+Plan MatrixLibrary::State::choose(const MatrixProduct& product) const {
+  Descriptors d(product);
+  cublasLtMatmulPreferenceOpaque_t wanted = preference(product.exact);
+  std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> candidates;
+  int num_candidates = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, &d.operation, &d.a, &d.b, &d.c, &d.c, &wanted,
+                                     kMaxCandidates, candidates.data(), &num_candidates);
+  if (status != CUBLAS_STATUS_SUCCESS) num_candidates = 0;
+  for (int i = 0; i < num_candidates; ++i) {
+    const cublasLtMatmulHeuristicResult_t& candidate = candidates[static_cast<size_t>(i)];
+    if (candidate.state != CUBLAS_STATUS_SUCCESS) continue;
+    if (product.exact && !is_exact_class(candidate.algo)) continue;
+    return {candidate.algo, candidate.workspaceSize};
+  }
+  throw CudaError(fmt::format("{}: cuBLASLt has no algorithm{} for {} on {} ({} candidates, {})",
+                              product.op, product.exact ? " without split-K" : "",
+                              shape_text(product), device_name(device), num_candidates,
+                              cublasLtGetStatusString(status)));
+}
+
+MatrixLibrary::MatrixLibrary(Device device)
+    : state_(device.kind == DeviceKind::kCuda ? std::make_unique<State>(device) : nullptr) {}
+
+MatrixLibrary::~MatrixLibrary() = default;
+
+std::string MatrixLibrary::describe(const MatrixProduct& product) {
+  return algorithm_text(state_->plan(bucket_product(product)).algorithm);
+}
+
+void MatrixLibrary::multiply(const MatrixProduct& product, OpContext& ctx) {
+  CHECK(state_ != nullptr && state_->device == ctx.device, "{}: no matrix library of {}",
+        product.op, device_name(ctx.device));
+  CHECK(product.bias == nullptr || product.c_dtype == DType::kBfloat16);
+  check_aligned(product);
+  CUDA_CHECK(cudaSetDevice(ctx.device.index));
+  Descriptors d(product);
+  const auto run = [&](const Plan& plan) {
+    const Workspace::Scope scope(ctx.workspace);
+    const Tensor scratch = ctx.workspace.take(
+        DType::kUint8, {static_cast<int64_t>(plan.workspace_bytes + kWorkspaceAlignment)});
+    const auto address = reinterpret_cast<uintptr_t>(scratch.raw());
+    const uintptr_t aligned =
+        ops::ceil_div(static_cast<int64_t>(address), kWorkspaceAlignment) * kWorkspaceAlignment;
+    const float one = 1.0f;
+    const float beta = product.accumulate ? 1.0f : 0.0f;
+    return cublasLtMatmul(state_->handle, &d.operation, &one, product.b.data, &d.a, product.a.data,
+                          &d.b, &beta, product.c, &d.c, product.c, &d.c, &plan.algorithm,
+                          reinterpret_cast<void*>(aligned), plan.workspace_bytes,
+                          cuda_stream(ctx.stream));
+  };
+  cublasStatus_t status = run(state_->plan(bucket_product(product)));
+  // An algorithm of the bucket that cannot take this very number of rows.
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) status = run(state_->plan(product));
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    throw CudaError(fmt::format("{}: cublasLtMatmul of {} failed: {} ({})", product.op,
+                                shape_text(product), cublasLtGetStatusString(status),
+                                describe(product)));
+  }
+}
+
+}  // namespace grpo
