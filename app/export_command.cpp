@@ -20,10 +20,11 @@ std::filesystem::path checkpoint_folder(const std::string& path) {
   try {
     return *rl::find_checkpoint(path, path);
   } catch (const ConfigError&) {
-    throw DataError(fmt::format(
-        "--checkpoint {}: no finished checkpoint there; allowed: a folder step_N with manifest.json, or a "
-        "folder of such folders",
-        path));
+    throw DataError(
+        fmt::format("--checkpoint {}: no finished checkpoint there; allowed: a folder step_N with "
+                    "manifest.json, or a "
+                    "folder of such folders",
+                    path));
   }
 }
 
@@ -33,8 +34,9 @@ void make_output_folder(const std::filesystem::path& folder) {
   if (error) throw DataError(fmt::format("--output {}: {}", folder.string(), error.message()));
   for (const char* name : {"config.json", "model.safetensors"}) {
     if (std::filesystem::exists(folder / name)) {
-      throw ConfigError(fmt::format("--output {} holds {} already; allowed: a folder without a model",
-                                    folder.string(), name));
+      throw ConfigError(
+          fmt::format("--output {} holds {} already; allowed: a folder without a model",
+                      folder.string(), name));
     }
   }
 }
@@ -43,24 +45,27 @@ void make_output_folder(const std::filesystem::path& folder) {
 
 int run_export(const ExportOptions& options) {
   const std::filesystem::path folder = checkpoint_folder(options.checkpoint);
+  if (const auto damage = rl::find_checkpoint_damage(folder)) {
+    throw DataError(fmt::format("--checkpoint {}: damaged: {}", options.checkpoint, *damage));
+  }
   const model::ModelConfig config = model::read_model_config(folder);
   make_output_folder(options.output_dir);
   Allocator allocator(Device::cpu());
-  parallel::ShardedParameterStore store(
-      "export", model::make_transformer_parameters(config, 0.0f).specs,
-      {.tp = parallel::AxisGroup::off(),
-       .gtp_remat = parallel::AxisGroup::off(),
-       .dp = parallel::AxisGroup::off(),
-       .data = solo("data"),
-       .world = solo("world"),
-       .gtp_alignment = 1},
-      config.dtype, parallel::Gradients::kNone, allocator);
+  parallel::ShardedParameterStore store("export",
+                                        model::make_transformer_parameters(config, 0.0f).specs,
+                                        {.tp = parallel::AxisGroup::off(),
+                                         .gtp_remat = parallel::AxisGroup::off(),
+                                         .dp = parallel::AxisGroup::off(),
+                                         .data = solo("data"),
+                                         .world = solo("world"),
+                                         .gtp_alignment = 1},
+                                        config.dtype, parallel::Gradients::kNone, allocator);
   parallel::CheckpointContent content;
   parallel::add_weights(content, "weights", store);
   parallel::sort_content(content);
-  parallel::load_checkpoint(folder, content);
+  parallel::load_checkpoint(folder, content, parallel::Surplus::kIgnore);
   parallel::save_weights(store, options.output_dir, config.dtype);
-  model::write_model_config(config, options.output_dir);
+  rl::write_model_files(options.output_dir, config, folder);
   return static_cast<int>(ExitCode::kDone);
 }
 

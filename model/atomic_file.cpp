@@ -16,8 +16,9 @@ namespace {
 // Distinguishes the temporary names of ranks that run as threads of one process.
 std::atomic<uint64_t> next_temporary_number{0};
 
-void sync_folder(const std::filesystem::path& path) {
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+}  // namespace
+
+void sync_folder(const std::filesystem::path& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) {
     throw DataError(
@@ -32,8 +33,6 @@ void sync_folder(const std::filesystem::path& path) {
         fmt::format("{}: cannot sync the folder: {}", folder.string(), std::strerror(error)));
   }
 }
-
-}  // namespace
 
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
   do {
@@ -87,7 +86,7 @@ void AtomicFile::commit() {
   if (closed != 0) fail("close");
   if (std::rename(temporary_name_.c_str(), path_.c_str()) != 0) fail("rename into place");
   temporary_name_.clear();
-  sync_folder(path_);
+  sync_folder(path_.has_parent_path() ? path_.parent_path() : ".");
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view text) {

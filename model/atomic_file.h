@@ -32,6 +32,9 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
+// Makes what was created, renamed or removed in the folder last. Throws DataError as above.
+void sync_folder(const std::filesystem::path& folder);
+
 // The whole text of a small file, replaced atomically. Throws DataError as above.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 

@@ -48,6 +48,14 @@ void validate(const ModelConfig& config, const std::string& where);
 // name.
 ModelConfig read_model_config(const std::filesystem::path& directory);
 
+// The first field that differs, by its key in config.json, with both values; nullopt for equal ones.
+struct ConfigDifference {
+  std::string key;
+  std::string a;
+  std::string b;
+};
+std::optional<ConfigDifference> find_difference(const ModelConfig& a, const ModelConfig& b);
+
 // Writes config.json in the published spelling, readable by transformers and by read_model_config.
 void write_model_config(const ModelConfig& config, const std::filesystem::path& directory);
 

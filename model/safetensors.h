@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/checksum.h"
 #include "model/core/dtype.h"
 
 namespace grpo::model {
@@ -97,6 +98,8 @@ class SafetensorsWriter {
   // Bytes of elements [first_element, ...) of a tensor, in its file dtype.
   void write(const std::string& name, int64_t first_element, std::span<const std::byte> bytes);
   void commit();  // every byte of every tensor must have been written
+  // Of the file; only where everything was written in file order.
+  const Checksum64& checksum() const;
 
  private:
   struct State;

@@ -97,8 +97,16 @@ struct SafetensorsWriter::State {
 
   explicit State(const std::filesystem::path& path) : file(path) {}
 
+  void write_at(uint64_t offset, std::span<const std::byte> bytes) {
+    file.write_at(offset, bytes);
+    is_in_order = is_in_order && offset == checksum.num_bytes();
+    if (is_in_order) checksum.add(bytes);
+  }
+
   AtomicFile file;
   std::map<std::string, Slot> slots;
+  Checksum64 checksum;
+  bool is_in_order = true;
 };
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
@@ -114,7 +122,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
           "tensor {} is listed twice", tensor.name);
     begin += size;
   }
-  state_->file.write_at(0, std::as_bytes(std::span(header)));
+  state_->write_at(0, std::as_bytes(std::span(header)));
 }
 
 SafetensorsWriter::~SafetensorsWriter() = default;
@@ -131,7 +139,7 @@ void SafetensorsWriter::write(const std::string& name, int64_t first_element,
         "{} bytes at element {} do not fit into tensor {}", bytes.size(), first_element, name);
   const uint64_t begin = static_cast<uint64_t>(first_element) * element_bytes;
   CHECK(slot.coverage.add(begin, begin + bytes.size()), "bytes of tensor {} written twice", name);
-  state_->file.write_at(slot.begin + begin, bytes);
+  state_->write_at(slot.begin + begin, bytes);
 }
 
 void SafetensorsWriter::commit() {
@@ -139,6 +147,11 @@ void SafetensorsWriter::commit() {
     CHECK(slot.coverage.is_whole(slot.size), "tensor {} was not written completely", name);
   }
   state_->file.commit();
+}
+
+const Checksum64& SafetensorsWriter::checksum() const {
+  CHECK(state_->is_in_order, "a checksum of bytes that were written out of order");
+  return state_->checksum;
 }
 
 }  // namespace grpo::model

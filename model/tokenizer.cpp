@@ -37,16 +37,33 @@ std::string IncrementalDecoder::finish() {
   return text;
 }
 
-std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& path) {
-  if (std::filesystem::is_directory(path)) {
-    for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-      if (std::filesystem::exists(path / name)) return load_tokenizer(path / name);
-    }
-    throw DataError(
-        fmt::format("{}: holds neither tokenizer.json nor tokenizer.model", path.string()));
+namespace {
+
+// The tokenizer's own file.
+std::filesystem::path main_file(const std::filesystem::path& path) {
+  if (!std::filesystem::is_directory(path)) return path;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    if (std::filesystem::exists(path / name)) return path / name;
   }
-  if (path.extension() == ".json") return load_bpe_tokenizer(path);
-  return load_sentencepiece_tokenizer(path);
+  throw DataError(
+      fmt::format("{}: holds neither tokenizer.json nor tokenizer.model", path.string()));
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& path) {
+  const std::filesystem::path file = main_file(path);
+  if (file.extension() == ".json") return load_bpe_tokenizer(file);
+  return load_sentencepiece_tokenizer(file);
+}
+
+std::vector<TokenizerFile> tokenizer_files(const std::filesystem::path& path) {
+  const std::filesystem::path file = main_file(path);
+  if (file.extension() != ".json") return {{file, "tokenizer.model"}};
+  std::vector<TokenizerFile> files{{file, "tokenizer.json"}};
+  const std::filesystem::path config = file.parent_path() / "tokenizer_config.json";
+  if (std::filesystem::exists(config)) files.push_back({config, "tokenizer_config.json"});
+  return files;
 }
 
 }  // namespace grpo::model

@@ -56,4 +56,11 @@ class IncrementalDecoder {
 // Throws DataError naming the path and what was expected.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& path);
 
+// The files that load_tokenizer(path) reads.
+struct TokenizerFile {
+  std::filesystem::path path;
+  std::string name;  // under which load_tokenizer(directory) finds a copy
+};
+std::vector<TokenizerFile> tokenizer_files(const std::filesystem::path& path);
+
 }  // namespace grpo::model

@@ -3,21 +3,16 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
+#include <sstream>
 #include <tuple>
 
-#include "model/atomic_file.h"
-#include "model/json_text.h"
+#include "model/checksum.h"
 #include "model/safetensors.h"
 #include "parallel/host_collectives.h"
 
 namespace grpo::parallel {
 
 namespace {
-
-constexpr const char* kManifest = "manifest.json";
-constexpr int64_t kFormat = 1;
 
 // A run of elements on its way from the rank that holds it to the rank that writes its file.
 struct Run {
@@ -125,7 +120,22 @@ class CheckpointWriter {
         allocator_(allocator),
         order_(content, world.size()) {}
 
-  void write(const std::vector<Run>& runs, int64_t bucket_bytes) {
+  // The files that this rank wrote. None stays when it fails.
+  std::vector<CheckpointFile> write(const std::vector<Run>& runs, int64_t bucket_bytes) {
+    try {
+      write_files(runs, bucket_bytes);
+    } catch (...) {
+      std::error_code ignored;
+      for (const CheckpointFile& file : written_) {
+        std::filesystem::remove(folder_ / file.name, ignored);
+      }
+      throw;
+    }
+    return written_;
+  }
+
+ private:
+  void write_files(const std::vector<Run>& runs, int64_t bucket_bytes) {
     size_t begin = 0;
     while (begin < runs.size()) {
       const size_t end = order_.window_end(runs, begin, bucket_bytes);
@@ -135,7 +145,6 @@ class CheckpointWriter {
     finish_file();
   }
 
- private:
   Tensor own_values(const Run& run) const {
     return content_.pieces[static_cast<size_t>(run.piece)].values.rows(run.offset,
                                                                        run.num_elements);
@@ -184,9 +193,8 @@ class CheckpointWriter {
         if (order_.file_of_tensor(i) != file) continue;
         infos.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape});
       }
-      const std::string name =
-          content_.tensors[static_cast<size_t>(run.tensor)].file + ".safetensors";
-      writer_ = std::make_unique<model::SafetensorsWriter>(folder_ / name, infos,
+      open_name_ = content_.tensors[static_cast<size_t>(run.tensor)].file + ".safetensors";
+      writer_ = std::make_unique<model::SafetensorsWriter>(folder_ / open_name_, infos,
                                                            std::map<std::string, std::string>{});
       open_file_ = file;
     }
@@ -195,7 +203,13 @@ class CheckpointWriter {
   }
 
   void finish_file() {
-    if (writer_ != nullptr) writer_->commit();
+    if (writer_ != nullptr) {
+      writer_->commit();
+      const model::Checksum64& checksum = writer_->checksum();
+      written_.push_back({.name = open_name_,
+                          .num_bytes = static_cast<int64_t>(checksum.num_bytes()),
+                          .checksum = checksum.value()});
+    }
     writer_ = nullptr;
     open_file_ = -1;
   }
@@ -206,14 +220,26 @@ class CheckpointWriter {
   Allocator& allocator_;
   WritingOrder order_;
   int open_file_ = -1;
+  std::string open_name_;
+  std::vector<CheckpointFile> written_;
   std::unique_ptr<model::SafetensorsWriter> writer_;
 };
 
-void prepare_folder(const std::filesystem::path& folder) {
-  std::error_code error;
-  std::filesystem::remove_all(folder, error);
-  std::filesystem::create_directories(folder, error);
-  if (error) throw DataError(fmt::format("{}: {}", folder.string(), error.message()));
+// Every rank's files, on every rank.
+std::vector<CheckpointFile> all_files(const std::vector<CheckpointFile>& own, Communicator& world) {
+  std::string text;
+  for (const CheckpointFile& file : own) {
+    text += fmt::format("{} {} {}\n", file.name, file.num_bytes, file.checksum);
+  }
+  std::vector<CheckpointFile> files;
+  for (const auto& bytes : all_gather_bytes(world, std::as_bytes(std::span(text)))) {
+    std::istringstream lines(
+        std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+    for (CheckpointFile file; lines >> file.name >> file.num_bytes >> file.checksum;) {
+      files.push_back(file);
+    }
+  }
+  return files;
 }
 
 }  // namespace
@@ -221,18 +247,21 @@ void prepare_folder(const std::filesystem::path& folder) {
 void save_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content,
                      const CheckpointManifest& manifest, Communicator& world, Allocator& allocator,
                      int64_t bucket_bytes) {
-  if (world.rank() == 0) prepare_folder(folder);
+  if (world.rank() == 0) begin_checkpoint(folder);
   world.barrier();
-  CheckpointWriter(folder, content, world, allocator)
-      .write(all_runs(content, world, bucket_bytes), bucket_bytes);
-  world.barrier();
+  const std::vector<Run> runs = all_runs(content, world, bucket_bytes);
+  CheckpointWriter writer(folder, content, world, allocator);
+  const std::vector<CheckpointFile> files = all_files(writer.write(runs, bucket_bytes), world);
   if (world.rank() == 0) {
-    if (manifest.add_files) manifest.add_files(folder);
-    const nlohmann::ordered_json json{
-        {"format", kFormat},
-        {"step", manifest.step},
-        {"state", nlohmann::ordered_json::parse(manifest.state_json)}};
-    model::write_file_atomically(folder / kManifest, json.dump(1) + "\n");
+    try {
+      if (manifest.add_files) manifest.add_files(folder);
+      commit_checkpoint(folder, manifest, files);
+    } catch (...) {
+      // The others wait: nobody writes there now.
+      std::error_code ignored;
+      std::filesystem::remove_all(folder, ignored);
+      throw;
+    }
   }
   world.barrier();
 }
@@ -253,70 +282,6 @@ size_t checkpoint_bucket_bytes(std::span<const CheckpointContent> contents, int 
     begin = end;
   }
   return static_cast<size_t>(most);
-}
-
-void load_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content) {
-  std::string open_name;
-  std::optional<model::SafetensorsFile> file;
-  std::vector<const CheckpointPiece*> pieces;
-  for (const CheckpointPiece& piece : content.pieces) pieces.push_back(&piece);
-  std::stable_sort(
-      pieces.begin(), pieces.end(),
-      [](const CheckpointPiece* a, const CheckpointPiece* b) { return a->tensor < b->tensor; });
-  for (const CheckpointPiece* piece : pieces) {
-    const CheckpointTensor& tensor = content.tensors[piece->tensor];
-    if (tensor.file != open_name) {
-      file.emplace(folder / (tensor.file + ".safetensors"));
-      open_name = tensor.file;
-    }
-    const model::TensorInfo* info = file->find(tensor.name);
-    const bool fits = info != nullptr && info->shape == tensor.shape && info->dtype == tensor.dtype;
-    if (!fits) {
-      throw DataError(
-          fmt::format("{}: tensor '{}' {}: this checkpoint is of another model or configuration",
-                      file->path().string(), tensor.name,
-                      info == nullptr ? "is missing" : "has another shape or dtype"));
-    }
-    const size_t element_bytes = dtype_size_bytes(tensor.dtype);
-    const auto begin = static_cast<size_t>(piece->first_element) * element_bytes;
-    const std::span<const std::byte> bytes =
-        file->bytes(tensor.name).subspan(begin, piece->values.size_bytes());
-    if (!bytes.empty()) std::memcpy(piece->values.raw(), bytes.data(), bytes.size());
-  }
-}
-
-CheckpointManifest read_manifest(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / kManifest;
-  const nlohmann::json json = model::read_json_file(path);
-  const auto fail = [&](const char* what) -> DataError {
-    return DataError(fmt::format("{}: {}", path.string(), what));
-  };
-  if (!json.is_object() || !json.contains("format") || json["format"] != kFormat) {
-    throw fail("\"format\" is not 1: no checkpoint of this program");
-  }
-  if (!json.contains("step") || !json["step"].is_number_integer() || json["step"] < 0) {
-    throw fail("\"step\" is not a step number");
-  }
-  if (!json.contains("state") || !json["state"].is_object())
-    throw fail("\"state\" is not an object");
-  return {.step = json["step"].get<int64_t>(), .state_json = json["state"].dump(), .add_files = {}};
-}
-
-std::vector<std::filesystem::path> finished_checkpoints(const std::filesystem::path& parent) {
-  std::vector<std::pair<int64_t, std::filesystem::path>> found;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(parent, error)) {
-    const std::string name = entry.path().filename().string();
-    const bool is_step = name.starts_with("step_") && name.size() > 5 && name.size() < 20 &&
-                         name.find_first_not_of("0123456789", 5) == std::string::npos;
-    if (is_step && std::filesystem::exists(entry.path() / kManifest)) {
-      found.emplace_back(std::stoll(name.substr(5)), entry.path());
-    }
-  }
-  std::sort(found.begin(), found.end());
-  std::vector<std::filesystem::path> paths;
-  for (const auto& [step, path] : found) paths.push_back(path);
-  return paths;
 }
 
 }  // namespace grpo::parallel

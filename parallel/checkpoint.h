@@ -5,12 +5,12 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "model/core/communicator.h"
+#include "parallel/checkpoint_folder.h"
 #include "parallel/sharded_parameter_store.h"
 
 namespace grpo::parallel {
@@ -53,20 +53,13 @@ void add_owned_state(CheckpointContent& content, const ShardedParameterStore& st
 // Puts tensors of a file next to each other, files and tensors in a fixed order.
 void sort_content(CheckpointContent& content);
 
-struct CheckpointManifest {
-  int64_t step;
-  std::string state_json;  // the caller's object
-  // Called on world rank 0 before the manifest commits, for small files of the caller's; may be
-  // empty.
-  std::function<void(const std::filesystem::path& folder)> add_files;
-};
-
 inline constexpr int64_t kCheckpointBucketBytes = int64_t{64} << 20;
 
 // Collective over `world`: writes <folder>/<file>.safetensors, file i by rank i modulo the world,
 // and manifest.json last. `folder` is shared by all ranks; what an unfinished save left in it goes
 // away first. Staging of a rank stays below `bucket_bytes` and comes from `allocator`. Throws
-// DataError (path, reason) when the disk refuses; then no manifest appears.
+// DataError (path, reason) when the disk refuses; then no manifest appears, and the files of the
+// rank that failed go away.
 void save_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content,
                      const CheckpointManifest& manifest, Communicator& world, Allocator& allocator,
                      int64_t bucket_bytes = kCheckpointBucketBytes);
@@ -75,14 +68,13 @@ void save_checkpoint(const std::filesystem::path& folder, const CheckpointConten
 size_t checkpoint_bucket_bytes(std::span<const CheckpointContent> contents, int rank,
                                int64_t bucket_bytes = kCheckpointBucketBytes);
 
+// What the content has no place for.
+enum class Surplus { kRefuse, kIgnore };
+
 // Reads this rank's pieces from a checkpoint saved at any layout; views in `content` are filled.
-// Throws DataError for missing files or tensors and other shapes or dtypes.
-void load_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content);
-
-// Throws DataError (file, key) for a manifest that is missing or malformed.
-CheckpointManifest read_manifest(const std::filesystem::path& folder);
-
-// Folders step_N of `parent` with a manifest, ascending in N; unfinished ones are left out.
-std::vector<std::filesystem::path> finished_checkpoints(const std::filesystem::path& parent);
+// Throws DataError for missing files or tensors, other shapes or dtypes, values that are not
+// finite, and surplus files and tensors.
+void load_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content,
+                     Surplus surplus = Surplus::kRefuse);
 
 }  // namespace grpo::parallel

@@ -9,15 +9,19 @@
 namespace grpo::rl {
 
 void CheckpointingConfig::visit(ConfigVisitor& visitor) {
-  visitor.field("enabled", enabled, "save checkpoints: every save_period steps, at the end, and after a signal");
-  visitor.field("checkpoint_dir", checkpoint_dir, "their folder; \"\" is checkpoints in logger.log_dir");
+  visitor.field("enabled", enabled,
+                "save checkpoints: every save_period steps, at the end, and after a signal");
+  visitor.field("checkpoint_dir", checkpoint_dir,
+                "their folder; \"\" is checkpoints in logger.log_dir");
   visitor.field("save_period", save_period, "steps between checkpoints");
   visitor.field("keep_last", keep_last, "newest checkpoints kept; 0 keeps all");
 }
 
 void CheckpointingConfig::validate(const ConfigVisitor& visitor) const {
-  check_config(save_period >= 1, visitor, "save_period", fmt::format("{} is not at least 1", save_period));
-  check_config(keep_last >= 0, visitor, "keep_last", fmt::format("{} is not at least 0", keep_last));
+  check_config(save_period >= 1, visitor, "save_period",
+               fmt::format("{} is not at least 1", save_period));
+  check_config(keep_last >= 0, visitor, "keep_last",
+               fmt::format("{} is not at least 0", keep_last));
 }
 
 std::string RunState::to_json() const {
@@ -49,7 +53,8 @@ RunState RunState::from_json(const std::string& text, const std::string& where) 
           .gates_json = json["gates"].dump()};
 }
 
-std::filesystem::path checkpoint_parent(const CheckpointingConfig& config, const std::string& log_dir) {
+std::filesystem::path checkpoint_parent(const CheckpointingConfig& config,
+                                        const std::string& log_dir) {
   return config.checkpoint_dir.empty() ? std::filesystem::path(log_dir) / "checkpoints"
                                        : std::filesystem::path(config.checkpoint_dir);
 }
@@ -63,10 +68,11 @@ std::optional<std::filesystem::path> find_checkpoint(const std::string& resume,
   if (std::filesystem::exists(std::filesystem::path(resume) / "manifest.json")) return resume;
   const auto found = parallel::finished_checkpoints(resume);
   if (found.empty()) {
-    throw ConfigError(fmt::format(
-        "--resume {}: no finished checkpoint there; allowed: a folder step_N with manifest.json, a folder of "
-        "such folders, or auto",
-        resume));
+    throw ConfigError(
+        fmt::format("--resume {}: no finished checkpoint there; allowed: a folder step_N with "
+                    "manifest.json, a folder of "
+                    "such folders, or auto",
+                    resume));
   }
   return found.back();
 }
@@ -75,11 +81,7 @@ void remove_old_checkpoints(const std::filesystem::path& parent, int64_t keep_la
   if (keep_last == 0) return;
   const auto found = parallel::finished_checkpoints(parent);
   for (size_t i = 0; i + static_cast<size_t>(keep_last) < found.size(); ++i) {
-    // The manifest goes first: a removal that breaks off must not leave a checkpoint that looks whole.
-    std::error_code error;
-    std::filesystem::remove(found[i] / "manifest.json", error);
-    std::filesystem::remove_all(found[i], error);
-    if (error) throw DataError(fmt::format("{}: {}", found[i].string(), error.message()));
+    parallel::remove_checkpoint(found[i]);
   }
 }
 

@@ -5,8 +5,11 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "model/core/communicator.h"
 #include "model/core/config_visitor.h"
+#include "model/model_config.h"
 
 namespace grpo::rl {
 
@@ -22,11 +25,13 @@ struct CheckpointingConfig {
 
 // What a run needs to know besides tensors to go on as if it had not stopped.
 struct RunState {
-  int64_t step = 0;              // completed
-  int64_t next_draw_index = 0;   // prompts drawn so far; data position, epoch and sampling keys follow from it
-  int64_t optimizer_steps = 0;   // and with it the schedule's
+  int64_t step = 0;  // completed
+  int64_t next_draw_index =
+      0;  // prompts drawn so far; data position, epoch and sampling keys follow from it
+  int64_t optimizer_steps = 0;  // and with it the schedule's
   int64_t seed = 0;
-  // Elements that the refit at saving time changed: they belong to the next step's refit/changed_elements.
+  // Elements that the refit at saving time changed: they belong to the next step's
+  // refit/changed_elements.
   int64_t pending_changed_elements = 0;
   std::string gates_json = "[]";  // of GateKeeper
 
@@ -36,12 +41,47 @@ struct RunState {
 };
 
 // checkpoint_dir, or <log_dir>/checkpoints when that is empty.
-std::filesystem::path checkpoint_parent(const CheckpointingConfig& config, const std::string& log_dir);
+std::filesystem::path checkpoint_parent(const CheckpointingConfig& config,
+                                        const std::string& log_dir);
 
-// What --resume names: "auto" is the newest finished checkpoint of `parent`, if there is one; otherwise a checkpoint's
-// folder, or a folder of checkpoints. Throws ConfigError when a named folder holds none.
+// What --resume names: "auto" is the newest finished checkpoint of `parent`, if there is one;
+// otherwise a checkpoint's folder, or a folder of checkpoints. Throws ConfigError when a named
+// folder holds none.
 std::optional<std::filesystem::path> find_checkpoint(const std::string& resume,
                                                      const std::filesystem::path& parent);
+
+// What is wrong with a checkpoint ("path: found, expected"), or nullopt: manifest, its agreement
+// with the run's state and the folder's name, every file's size and checksum. Ranks can share the
+// files as find_damage() says.
+std::optional<std::string> find_checkpoint_damage(const std::filesystem::path& folder, int part = 0,
+                                                  int num_parts = 1);
+
+// What a checkpoint holds beside tensors and state: the model's config.json and the tokenizer's
+// files.
+void write_model_files(const std::filesystem::path& folder, const model::ModelConfig& model,
+                       const std::filesystem::path& tokenizer);
+// Throws DataError (what differs, both values) for a checkpoint with another model or tokenizer
+// than the run's.
+void check_model_files(const std::filesystem::path& folder, const model::ModelConfig& model,
+                       const std::filesystem::path& tokenizer);
+
+// Where a run with --resume starts.
+struct ResumePoint {
+  std::optional<std::filesystem::path> checkpoint;  // none: fresh
+  int64_t step = 0;
+  std::vector<std::string> warnings;  // damaged checkpoints that were passed over
+};
+// Collective: every rank gets the same, and all have verified the checkpoint together. "auto"
+// passes over damaged checkpoints. Throws DataError when a named one, or every one there is, is
+// damaged; ConfigError as find_checkpoint().
+ResumePoint find_resume_point(const std::string& resume, const std::filesystem::path& parent,
+                              Communicator& world);
+
+// Renames checkpoints of `parent` beyond `last_step`, which an earlier run made and this one will
+// make anew, to step_N.replaced, and removes what unfinished saves left. One line for each renamed
+// one.
+std::vector<std::string> set_aside_checkpoints(const std::filesystem::path& parent,
+                                               int64_t last_step);
 
 // Removes all but the newest `keep_last` finished checkpoints; 0 keeps all.
 void remove_old_checkpoints(const std::filesystem::path& parent, int64_t keep_last);

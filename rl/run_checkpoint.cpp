@@ -12,6 +12,12 @@ parallel::CheckpointContent RunCheckpoint::content() const {
   return all;
 }
 
+model::ModelConfig RunCheckpoint::model_config() const {
+  model::ModelConfig config = models_.policy().config();
+  config.dtype = models_.policy_store().dtype();
+  return config;
+}
+
 RunState RunCheckpoint::resume(const std::filesystem::path& folder) {
   run_.enter("resume", 0);
   const parallel::CheckpointManifest manifest = parallel::read_manifest(folder);
@@ -21,6 +27,7 @@ RunState RunCheckpoint::resume(const std::filesystem::path& folder) {
         fmt::format("grpo.seed is {}, the checkpoint {} was made with {}; allowed: {}",
                     run_.config.grpo.seed, folder.string(), state.seed, state.seed));
   }
+  check_model_files(folder, model_config(), run_.config.policy.tokenizer.name);
   parallel::load_checkpoint(folder, content());
   models_.mark_weights_changed();
   models_.refit();
@@ -47,9 +54,8 @@ void RunCheckpoint::save(int64_t step, RunState& state) {
                              .state_json = state.to_json(),
                              .add_files =
                                  [&](const std::filesystem::path& folder) {
-                                   model::ModelConfig saved = models_.policy().config();
-                                   saved.dtype = models_.policy_store().dtype();
-                                   model::write_model_config(saved, folder);
+                                   write_model_files(folder, model_config(),
+                                                     run_.config.policy.tokenizer.name);
                                  }},
                             everyone, run_.allocator);
   if (run_.reports()) remove_old_checkpoints(parent, run_.config.checkpointing.keep_last);

@@ -30,6 +30,7 @@ class RunCheckpoint {
 
  private:
   parallel::CheckpointContent content() const;
+  model::ModelConfig model_config() const;  // with the run's precision
 
   RunContext& run_;
   PolicyModels& models_;

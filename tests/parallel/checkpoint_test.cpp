@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <sstream>
 
@@ -75,9 +78,9 @@ void save_at(const std::filesystem::path& folder, int gtp, int dp, const model::
     RankContext rank;
     Fixture fixture(rank, world, Mesh(1, gtp, dp), config);
     fixture.fill();
-    save_checkpoint(
-        folder, fixture.content(), {.step = 3, .state_json = "{\"a\": 1}", .add_files = {}},
-        fixture.model.store.groups().world.communicator(), rank.allocator, bucket_bytes);
+    save_checkpoint(folder, fixture.content(), {.step = 3, .state_json = "{\"a\": 1}"},
+                    fixture.model.store.groups().world.communicator(), rank.allocator,
+                    bucket_bytes);
   });
 }
 
@@ -130,13 +133,167 @@ TEST(Checkpoint, WithoutManifestIsNoCheckpoint) {
   save_at(scratch / "step_3", 1, 1, testing::even_config(), int64_t{1} << 20);
   ASSERT_EQ(finished_checkpoints(scratch / "").size(), 1u);
   EXPECT_EQ(read_manifest(scratch / "step_3").step, 3);
-  std::filesystem::remove(scratch / "step_3/manifest.json");
+  EXPECT_FALSE(std::filesystem::exists(scratch / "step_3/unfinished"));
+  std::filesystem::rename(scratch / "step_3/manifest.json", scratch / "step_3/unfinished");
   std::ofstream(scratch / "step_3/stray.tmp") << "half";
   EXPECT_TRUE(finished_checkpoints(scratch / "").empty());
   EXPECT_THROW(read_manifest(scratch / "step_3"), DataError);
   save_at(scratch / "step_3", 2, 1, testing::even_config(), int64_t{1} << 20);
   EXPECT_EQ(finished_checkpoints(scratch / "").size(), 1u);
   EXPECT_FALSE(std::filesystem::exists(scratch / "step_3/stray.tmp"));
+}
+
+// What is not ours is neither removed nor written into.
+TEST(Checkpoint, OnlyRemainsOfSavesAreRemoved) {
+  const ScratchFolder scratch;
+  std::filesystem::create_directories(scratch / "step_3");
+  std::ofstream(scratch / "step_3/weights.bin") << "another program's";
+  std::filesystem::create_directories(scratch / "step_4");
+  std::ofstream(scratch / "step_4/unfinished") << "";
+  std::ofstream(scratch / "step_4/head.safetensors.partial-1-2") << "half";
+  remove_unfinished_checkpoints(scratch / "");
+  EXPECT_FALSE(std::filesystem::exists(scratch / "step_4"));
+  EXPECT_THROW(save_at(scratch / "step_3", 2, 1, testing::even_config(), 1000), DataError);
+  EXPECT_EQ(files_of(scratch / "step_3").size(), 1u);
+}
+
+// A rank's disk refuses in the middle: no manifest, none of that rank's files, and the earlier
+// checkpoint as it was.
+TEST(Checkpoint, AFailedSaveLeavesTheEarlierOne) {
+  const ScratchFolder scratch;
+  save_at(scratch / "step_3", 2, 1, testing::even_config(), 1000);
+  const auto before = files_of(scratch / "step_3");
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{4000, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_THROW(save_at(scratch / "step_4", 2, 1, testing::even_config(), 1000), DataError);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(finished_checkpoints(scratch / ""), std::vector{scratch / "step_3"});
+  EXPECT_EQ(files_of(scratch / "step_3"), before);
+  for (const auto& [name, bytes] : files_of(scratch / "step_4")) {
+    EXPECT_EQ(name.find(".partial"), std::string::npos) << name;
+  }
+}
+
+void flip_byte(const std::filesystem::path& path, int64_t offset) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(offset);
+  const char byte = static_cast<char>(file.get() ^ 1);
+  file.seekp(offset);
+  file.put(byte);
+}
+
+std::string read_error(const std::filesystem::path& folder) {
+  try {
+    const CheckpointManifest manifest = read_manifest(folder);
+    return find_damage(folder, manifest).value_or("");
+  } catch (const DataError& error) {
+    return error.what();
+  }
+}
+
+// K: one flipped bit anywhere, a cut-off or missing file, and an edited manifest are found before a
+// tensor is used.
+TEST(Checkpoint, DamageIsFoundByChecksum) {
+  const ScratchFolder scratch;
+  const auto fresh = [&] {
+    save_at(scratch / "c", 2, 1, testing::odd_config(), 1000);
+    EXPECT_EQ(read_error(scratch / "c"), "");
+  };
+  fresh();
+  for (const auto& [name, bytes] : files_of(scratch / "c")) {
+    for (const size_t offset : {size_t{9}, bytes.size() / 2, bytes.size() - 2}) {
+      flip_byte(scratch / "c" / name, static_cast<int64_t>(offset));
+      EXPECT_NE(read_error(scratch / "c").find(name), std::string::npos)
+          << name << " at " << offset;
+      flip_byte(scratch / "c" / name, static_cast<int64_t>(offset));
+    }
+  }
+  EXPECT_EQ(read_error(scratch / "c"), "");
+  std::filesystem::resize_file(scratch / "c/layer_00001.safetensors", 4000);
+  EXPECT_NE(
+      read_error(scratch / "c").find("layer_00001.safetensors: 4000 bytes, the manifest says"),
+      std::string::npos);
+  std::filesystem::remove(scratch / "c/layer_00001.safetensors");
+  EXPECT_NE(read_error(scratch / "c").find("layer_00001.safetensors: No such file"),
+            std::string::npos);
+  fresh();
+  std::string text = files_of(scratch / "c").at("manifest.json");
+  text.replace(text.find("\"step\": 3"), 9, "\"step\": 4");
+  std::ofstream(scratch / "c/manifest.json") << text;
+  EXPECT_NE(read_error(scratch / "c").find("manifest.json: damaged"), std::string::npos)
+      << read_error(scratch / "c");
+}
+
+TEST(Checkpoint, RanksShareTheVerification) {
+  const ScratchFolder scratch;
+  save_at(scratch / "c", 1, 1, testing::odd_config(), 1000);
+  flip_byte(scratch / "c/layer_00001.safetensors", 3000);
+  const CheckpointManifest manifest = read_manifest(scratch / "c");
+  int num_found = 0;
+  for (int part = 0; part < 3; ++part)
+    num_found += find_damage(scratch / "c", manifest, part, 3).has_value() ? 1 : 0;
+  EXPECT_EQ(num_found, 1);
+}
+
+std::string load_error(const std::filesystem::path& folder, const model::ModelConfig& config,
+                       const std::function<void(CheckpointContent&)>& change = {},
+                       Surplus surplus = Surplus::kRefuse) {
+  std::string message;
+  testing::run_ranks(1, [&](World& world) {
+    RankContext rank;
+    Fixture fixture(rank, world, Mesh(1, 1, 1), config);
+    CheckpointContent content = fixture.content();
+    if (change) change(content);
+    try {
+      load_checkpoint(folder, content, surplus);
+    } catch (const DataError& error) {
+      message = error.what();
+    }
+  });
+  return message;
+}
+
+TEST(Checkpoint, SurplusIsRefused) {
+  const ScratchFolder scratch;
+  const model::ModelConfig config = testing::odd_config();
+  save_at(scratch / "c", 1, 1, config, int64_t{1} << 20);
+  EXPECT_EQ(load_error(scratch / "c", config), "");
+  model::ModelConfig shallow = config;
+  shallow.num_layers -= 1;
+  EXPECT_NE(load_error(scratch / "c", shallow).find("layer_00001.safetensors: has no place"),
+            std::string::npos)
+      << load_error(scratch / "c", shallow);
+  const auto weights_only = [](CheckpointContent& content) {
+    std::erase_if(content.pieces, [&](const CheckpointPiece& piece) {
+      return content.tensors[piece.tensor].name.starts_with("master/");
+    });
+    for (CheckpointTensor& tensor : content.tensors) {
+      if (tensor.name.starts_with("master/")) tensor.name = "weights/" + tensor.name.substr(7);
+    }
+  };
+  EXPECT_NE(load_error(scratch / "c", config, weights_only).find("tensor 'master/"),
+            std::string::npos);
+  EXPECT_EQ(load_error(scratch / "c", config, weights_only, Surplus::kIgnore), "");
+}
+
+TEST(Checkpoint, ValuesThatAreNotFiniteAreRefused) {
+  const ScratchFolder scratch;
+  testing::run_ranks(2, [&](World& world) {
+    RankContext rank;
+    Fixture fixture(rank, world, Mesh(1, 2, 1), testing::odd_config());
+    fixture.fill();
+    if (world.rank() == 1)
+      fixture.master.view().data<float>()[5] = std::numeric_limits<float>::infinity();
+    save_checkpoint(scratch / "c", fixture.content(), {.step = 1, .state_json = "{}"},
+                    fixture.model.store.groups().world.communicator(), rank.allocator);
+  });
+  const std::string message = load_error(scratch / "c", testing::odd_config());
+  EXPECT_NE(message.find("tensor 'master/model."), std::string::npos) << message;
+  EXPECT_NE(message.find("not finite at row "), std::string::npos) << message;
 }
 
 TEST(Checkpoint, DamageAndOtherModelsAreNamed) {

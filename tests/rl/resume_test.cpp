@@ -4,10 +4,12 @@
 #include <bit>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include "rl/checkpointing.h"
 #include "tests/rl/trained_model.h"
+#include "tests/run_ranks.h"
 
 namespace grpo {
 namespace {
@@ -85,7 +87,7 @@ TEST(Resume, SameLayoutGoesOnByteForByte) {
   }
   const auto expected = files_of(scratch / "whole/step_6");
   const auto actual = files_of(scratch / "parts/step_6");
-  EXPECT_EQ(expected.size(), 6u);  // two layers, embedding, final norm, model config, manifest
+  EXPECT_EQ(expected.size(), 7u);  // two layers, embedding, final norm, model config, tokenizer, manifest
   for (const auto& [name, bytes] : expected) EXPECT_TRUE(actual.at(name) == bytes) << name;
 }
 
@@ -126,17 +128,125 @@ TEST(Resume, AutoTakesTheNewestFinishedCheckpoint) {
   EXPECT_TRUE(std::filesystem::exists(scratch / "step_10"));
 }
 
+template <typename E>
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
 TEST(Resume, AnotherModelOrSeedIsRefused) {
   const ScratchFolder scratch;
   run_training(checkpointed_config(scratch / "run", 1));
-  rl::RunConfig config = checkpointed_config(scratch / "run", 2);
-  config.grpo.seed += 1;
-  EXPECT_THROW(run_training(config, scratch / "run/step_1"), ConfigError);
-  config = checkpointed_config(scratch / "run", 2);
-  config.policy.model_name = "custom";
-  config.policy.model.intermediate_size = 64;
-  config.policy.model.max_position_embeddings = 64;
-  EXPECT_THROW(run_training(config, scratch / "run/step_1"), DataError);
+  const auto resume_with = [&](const std::function<void(rl::RunConfig&)>& change) {
+    rl::RunConfig config = checkpointed_config(scratch / "run", 2);
+    change(config);
+    run_training(config, scratch / "run/step_1");
+  };
+  EXPECT_NE(error_of<ConfigError>([&] { resume_with([](auto& c) { c.grpo.seed += 1; }); }).find("grpo.seed is 43"),
+            std::string::npos);
+  const auto custom = [](rl::RunConfig& config) {
+    config.policy.model_name = "custom";
+    config.policy.model.intermediate_size = 192;
+    config.policy.model.max_position_embeddings = 64;
+  };
+  EXPECT_EQ(error_of<DataError>([&] { resume_with(custom); }), "no error");  // the same sizes
+  const std::map<std::string, std::function<void(rl::ModelSizesConfig&)>> changes = {
+      {"num_hidden_layers is 2 there, 1 in this run", [](auto& m) { m.num_hidden_layers = 1; }},
+      {"num_attention_heads is 4 there, 2 in this run", [](auto& m) { m.num_attention_heads = 2; }},
+      {"intermediate_size is 192 there, 64 in this run", [](auto& m) { m.intermediate_size = 64; }},
+      {"rope_theta is 10000 there, 1000 in this run", [](auto& m) { m.rope_theta = 1e3; }},
+      {"rms_norm_eps is 1e-06 there, 1e-05 in this run", [](auto& m) { m.rms_norm_eps = 1e-5; }},
+      {"tie_word_embeddings is true there, false in this run", [](auto& m) { m.tie_word_embeddings = false; }}};
+  for (const auto& [message, change] : changes) {
+    const std::string error = error_of<DataError>([&, &by = change] {
+      resume_with([&](rl::RunConfig& config) {
+        custom(config);
+        by(config.policy.model);
+      });
+    });
+    EXPECT_NE(error.find(message), std::string::npos) << error;
+  }
+  EXPECT_NE(error_of<DataError>([&] {
+              resume_with([](auto& c) { c.policy.precision = "bfloat16"; });
+            }).find("torch_dtype is float32 there, bfloat16 in this run"),
+            std::string::npos);
+  // A run without KL has no place for the reference.
+  EXPECT_NE(error_of<DataError>([&] {
+              resume_with([](auto& c) { c.loss_fn.reference_policy_kl_penalty = 0; });
+            }).find("tensor 'reference/"),
+            std::string::npos);
+  EXPECT_NE(error_of<DataError>([&] {
+              resume_with([](auto& c) { c.policy.optimizer.name = "sgd"; });
+            }).find("tensor 'm/"),
+            std::string::npos);
+}
+
+TEST(Resume, AnotherTokenizerIsRefused) {
+  const ScratchFolder scratch;
+  run_training(checkpointed_config(scratch / "run", 1));
+  std::ofstream(scratch / "run/step_1/tokenizer.model", std::ios::app) << "x";
+  const std::string error = error_of<DataError>(
+      [&] { run_training(checkpointed_config(scratch / "run", 2), scratch / "run/step_1"); });
+  EXPECT_NE(error.find("another tokenizer: tokenizer.model has checksum "), std::string::npos) << error;
+}
+
+rl::ResumePoint resume_point(const std::string& resume, const std::filesystem::path& parent) {
+  rl::ResumePoint point;
+  testing::run_ranks(2, [&](parallel::World& world) {
+    const auto everyone = world.make_group({0, 1}, "start");
+    const rl::ResumePoint own = rl::find_resume_point(resume, parent, *everyone);
+    if (world.rank() == 1) point = own;
+  });
+  return point;
+}
+
+// K: auto passes over damage, loudly; a checkpoint that was named is not replaced by another one.
+TEST(Resume, DamagedCheckpointsArePassedOver) {
+  const ScratchFolder scratch;
+  const std::filesystem::path run = scratch / "run";
+  rl::RunConfig config = checkpointed_config(run, 3);
+  config.checkpointing.save_period = 1;
+  run_training(config);
+  EXPECT_EQ(resume_point("auto", run).checkpoint, run / "step_3");
+  EXPECT_EQ(resume_point(run.string(), run).step, 3);
+  std::filesystem::resize_file(run / "step_3/embedding.safetensors", 100);
+  const rl::ResumePoint point = resume_point("auto", run);
+  EXPECT_EQ(point.checkpoint, run / "step_2");
+  EXPECT_EQ(point.step, 2);
+  ASSERT_EQ(point.warnings.size(), 1u);
+  EXPECT_NE(point.warnings[0].find("embedding.safetensors: 100 bytes, the manifest says "), std::string::npos)
+      << point.warnings[0];
+  EXPECT_NE(error_of<DataError>([&] { resume_point((run / "step_3").string(), run); }).find("is damaged: "),
+            std::string::npos);
+  // A whole checkpoint under another step's name is none either.
+  std::filesystem::remove_all(run / "step_3");
+  std::filesystem::rename(run / "step_2", run / "step_5");
+  EXPECT_EQ(resume_point("auto", run).checkpoint, run / "step_1");
+  EXPECT_NE(error_of<DataError>([&] { resume_point((run / "step_5").string(), run); })
+                .find("\"step\" is 2, the folder's is 5"),
+            std::string::npos);
+  std::filesystem::remove(run / "step_1/config.json");
+  EXPECT_NE(error_of<DataError>([&] { resume_point("auto", run); }).find("every checkpoint in "), std::string::npos);
+  EXPECT_EQ(resume_point("auto", scratch / "none").checkpoint, std::nullopt);
+}
+
+// What a resumed run will make anew steps aside, so that a later --resume auto cannot take it.
+TEST(Resume, LaterCheckpointsAreSetAside) {
+  const ScratchFolder scratch;
+  for (const char* step : {"step_2", "step_4", "step_6"}) {
+    std::filesystem::create_directories(scratch / step);
+    std::ofstream(scratch / step / "manifest.json") << "{}";
+  }
+  std::filesystem::create_directories(scratch / "step_4.replaced");
+  EXPECT_EQ(rl::set_aside_checkpoints(scratch / "", 2).size(), 2u);
+  EXPECT_TRUE(std::filesystem::exists(scratch / "step_2/manifest.json"));
+  EXPECT_TRUE(std::filesystem::exists(scratch / "step_4.replaced-2/manifest.json"));
+  EXPECT_TRUE(std::filesystem::exists(scratch / "step_6.replaced/manifest.json"));
+  EXPECT_TRUE(rl::set_aside_checkpoints(scratch / "", 2).empty());
 }
 
 }  // namespace
