@@ -99,7 +99,8 @@ class Rehearsal {
         config, ModelSource{.config = model, .weights = nullptr}, *world_, allocator_);
   }
 
-  void run() {
+  // `checkpoint_bytes`: this rank's staging of a checkpoint.
+  void run(size_t checkpoint_bytes) {
     if (config_.warm_start.num_steps > 0) warm_start();
     enter("setup");
     if (config_.needs_reference()) models_->take_reference();
@@ -118,6 +119,7 @@ class Rehearsal {
       if (!config_.checkpointing.enabled) continue;
       enter("checkpointing");
       models_->refit();
+      const Buffer staging = allocator_.allocate("checkpoint/buckets", checkpoint_bytes);
     }
   }
 
@@ -127,11 +129,6 @@ class Rehearsal {
     parallel::add_owned_state(content, models_->policy_store(), optimizer_->state_arrays());
     parallel::sort_content(content);
     return content;
-  }
-
-  // Into the books of the phase "checkpointing".
-  void stage_checkpoint(size_t bucket_bytes) {
-    const Buffer staging = allocator_.allocate("checkpoint/buckets", bucket_bytes);
   }
 
   RankMemoryPlan plan() const {
@@ -233,26 +230,6 @@ class Rehearsal {
   std::unique_ptr<Optimizer> optimizer_;
 };
 
-std::vector<std::unique_ptr<Rehearsal>> rehearse(const RunConfig& config,
-                                                 const model::ModelConfig& model,
-                                                 const DatasetLengths& lengths, Device device,
-                                                 const std::vector<size_t>& workspace_bytes) {
-  std::vector<std::unique_ptr<Rehearsal>> ranks;
-  std::vector<parallel::CheckpointContent> contents;
-  for (size_t rank = 0; rank < workspace_bytes.size(); ++rank) {
-    ranks.push_back(std::make_unique<Rehearsal>(config, model, lengths, device,
-                                                static_cast<int>(rank), workspace_bytes[rank]));
-    ranks.back()->run();
-    contents.push_back(ranks.back()->checkpoint_content());
-  }
-  if (!config.checkpointing.enabled) return ranks;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    ranks[rank]->stage_checkpoint(
-        parallel::checkpoint_bucket_bytes(contents, static_cast<int>(rank)));
-  }
-  return ranks;
-}
-
 }  // namespace
 
 const PhasePlan* RankMemoryPlan::find(const std::string& phase) const {
@@ -289,20 +266,24 @@ int MemoryPlan::fullest_rank() const {
 MemoryPlan plan_memory(const RunConfig& config, const model::ModelConfig& model,
                        const std::optional<DatasetLengths>& lengths, Device device) {
   const DatasetLengths bounds = lengths.value_or(unknown_lengths(config));
-  const auto world_size = static_cast<size_t>(config.parallel.tensor * config.parallel.gtp_remat *
-                                              config.parallel.data);
-  // A first rehearsal finds what the workspace must hold, a second one starts with it, as the run
-  // does.
-  std::vector<size_t> workspace_bytes(world_size, 0);
-  {
-    const auto ranks = rehearse(config, model, bounds, device, workspace_bytes);
-    for (size_t rank = 0; rank < world_size; ++rank) {
-      workspace_bytes[rank] = ranks[rank]->plan().workspace_bytes;
-    }
+  const auto world_size =
+      static_cast<int>(config.parallel.tensor * config.parallel.gtp_remat * config.parallel.data);
+  // A first rehearsal finds what the workspace must hold and what all ranks put into a checkpoint;
+  // a second one starts with it, as the run does. One rank at a time, so that addresses suffice.
+  std::vector<size_t> workspace_bytes;
+  std::vector<parallel::CheckpointContent> contents;
+  for (int rank = 0; rank < world_size; ++rank) {
+    Rehearsal rehearsal(config, model, bounds, device, rank, 0);
+    rehearsal.run(0);
+    workspace_bytes.push_back(rehearsal.plan().workspace_bytes);
+    contents.push_back(rehearsal.checkpoint_content());
   }
   MemoryPlan plan{.device = device, .ranks = {}};
-  for (const auto& rank : rehearse(config, model, bounds, device, workspace_bytes)) {
-    plan.ranks.push_back(rank->plan());
+  for (int rank = 0; rank < world_size; ++rank) {
+    Rehearsal rehearsal(config, model, bounds, device, rank,
+                        workspace_bytes[static_cast<size_t>(rank)]);
+    rehearsal.run(parallel::checkpoint_bucket_bytes(contents, rank));
+    plan.ranks.push_back(rehearsal.plan());
   }
   return plan;
 }
