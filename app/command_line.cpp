@@ -25,6 +25,7 @@ constexpr const char* kExitCodes =
     "  1   anything else, and a signal without a checkpoint";
 
 constexpr int kMaxLocalRanks = 4096;
+constexpr int64_t kMaxSamples = int64_t{1} << 20;
 
 // What the sampling options of `generate` were given, as text for the config's reader to check.
 struct SamplingOptions {
@@ -51,7 +52,9 @@ class Parser {
   Parser() : app_("GRPO training with GTP weight rematerialization", "grpo_train") {
     app_.footer(kExitCodes);
     app_.set_version_flag("--version", fmt::format("grpo_train {}", kVersion));
-    app_.add_option("--config", train_.config_path, "YAML file of the run")->type_name("FILE");
+    app_.add_option("--config", train_.config_path, "YAML file of the run")
+        ->type_name("FILE")
+        ->check(not_empty);
     add_ranks(app_, train_.num_local_ranks);
     app_.add_flag("--check", train_.check_only,
                   "start nothing; print the resolved config, the layout and the batch arithmetic")
@@ -125,9 +128,18 @@ class Parser {
 
   static void add_files(CLI::App& app, std::string& model, std::string& input,
                         std::string& output) {
-    app.add_option("--model", model, "Hugging Face directory")->type_name("DIR")->required();
-    app.add_option("--input", input, "JSON lines to read")->type_name("FILE")->required();
-    app.add_option("--output", output, "JSON lines to write")->type_name("FILE")->required();
+    add_path(app, "--model", model, "Hugging Face directory", "DIR");
+    add_path(app, "--input", input, "JSON lines to read", "FILE");
+    add_path(app, "--output", output, "JSON lines to write", "FILE");
+  }
+
+  static void add_path(CLI::App& app, const std::string& name, std::string& path,
+                       const std::string& what, const std::string& kind) {
+    app.add_option(name, path, what)->type_name(kind)->required()->check(not_empty);
+  }
+
+  static std::string not_empty(const std::string& word) {
+    return word.empty() ? "the name is empty; allowed: a path" : "";
   }
 
   void add_score() {
@@ -155,7 +167,7 @@ class Parser {
         ->type_name("N");
     app.add_option("--num-samples", generate_.num_samples, "completions of each prompt")
         ->type_name("N")
-        ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
+        ->check(CLI::Range(int64_t{1}, kMaxSamples));
     app.add_option("--seed", generate_.seed, "keys the sampling")
         ->type_name("N")
         ->check(CLI::Range(int64_t{0}, INT64_MAX));
@@ -168,12 +180,9 @@ class Parser {
 
   void add_export() {
     export_app_ = app_.add_subcommand("export", "a checkpoint's weights as a Hugging Face directory");
-    export_app_->add_option("--checkpoint", export_.checkpoint, "folder step_N, or a folder of them")
-        ->type_name("DIR")
-        ->required();
-    export_app_->add_option("--output", export_.output_dir, "folder to write")
-        ->type_name("DIR")
-        ->required();
+    add_path(*export_app_, "--checkpoint", export_.checkpoint, "folder step_N, or a folder of them",
+             "DIR");
+    add_path(*export_app_, "--output", export_.output_dir, "folder to write", "DIR");
     export_app_->footer(kExitCodes);
   }
 
@@ -197,9 +206,7 @@ class Parser {
       throw ConfigError(fmt::format("{} is not an option; nearest: {}", printable(word),
                                     nearest_name(word.substr(0, word.find('=')), names)));
     }
-    std::string message = error.what();
-    message = message.substr(0, message.find('\n'));
-    throw ConfigError(fmt::format("command line: {} (see --help)", message));
+    throw ConfigError(fmt::format("command line: {} (see --help)", error.what()));
   }
 
   CLI::App app_;

@@ -30,23 +30,4 @@ std::string ConfigNode::description() const {
   return fmt::format("'{}'", printable(text));
 }
 
-std::string printable(const std::string& text, size_t longest) {
-  std::string out;
-  for (const char c : text) {
-    if (out.size() >= longest && (static_cast<unsigned char>(c) & 0xC0) != 0x80) {
-      return out + "...";
-    }
-    if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
 }  // namespace grpo::app

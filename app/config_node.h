@@ -1,9 +1,10 @@
 // ConfigNode: a parsed config file as plain data, each value with the place it came from.
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <vector>
+
+#include "app/printable_text.h"
 
 namespace grpo::app {
 
@@ -32,8 +33,5 @@ struct ConfigEntry {
   std::string origin;  // of the key
   ConfigNode value;
 };
-
-// Text as a message shows it: control characters escaped, cut after about `longest` bytes.
-std::string printable(const std::string& text, size_t longest = 60);
 
 }  // namespace grpo::app

@@ -4,11 +4,13 @@
 
 #include <cstdio>
 
+#include "app/printable_text.h"
+
 namespace grpo::app {
 
 void print_error(const std::string& message) noexcept {
   try {
-    const std::string line = fmt::format("grpo_train: error: {}\n", message);
+    const std::string line = fmt::format("grpo_train: error: {}\n", escaped(message));
     std::fwrite(line.data(), 1, line.size(), stderr);  // in one piece: other ranks write too
     std::fflush(stderr);
   } catch (...) {  // no memory for the line: the exit code has to do

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "app/commands.h"
+#include "model/input_file.h"
 #include "model/transformer_parameters.h"
 #include "parallel/checkpoint.h"
 #include "parallel/weights_io.h"
@@ -33,7 +34,7 @@ void make_output_folder(const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder, error);
   if (error) throw DataError(fmt::format("--output {}: {}", folder.string(), error.message()));
   for (const char* name : {"config.json", "model.safetensors"}) {
-    if (std::filesystem::exists(folder / name)) {
+    if (model::is_present(folder / name)) {
       throw ConfigError(
           fmt::format("--output {} holds {} already; allowed: a folder without a model",
                       folder.string(), name));

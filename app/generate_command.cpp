@@ -21,40 +21,30 @@ namespace grpo::app {
 
 namespace {
 
+constexpr int64_t kMaxCompletions = int64_t{1} << 24;  // of all prompts
+
 generation::SamplingParams sampling_params(const GenerateOptions& options,
                                            const generation::GenerationConfig& config,
                                            const model::ModelConfig& model,
                                            const model::Tokenizer* tokenizer) {
   const bool greedy = config.temperature == 0.0;
-  generation::SamplingParams params{
-      .filter = {.temperature = greedy ? 1.0f : static_cast<float>(config.temperature),
-                 .top_k = static_cast<int32_t>(config.top_k),
-                 .top_p = config.top_p},
-      .greedy = greedy,
-      .max_new_tokens = config.max_new_tokens,
-      .stop_token_ids = model.eos_token_ids,
-      .ignore_stop = config.ignore_eos,
-      .seed = static_cast<uint64_t>(options.seed),
-      .split = generation::DrawSplit::kTrain};
-  if (params.stop_token_ids.empty() && tokenizer != nullptr && tokenizer->eos_token_id()) {
-    params.stop_token_ids.push_back(*tokenizer->eos_token_id());
-  }
-  for (const int64_t id : config.stop_token_ids) {
-    if (id >= model.vocab_size) {
-      throw ConfigError(fmt::format(
-          "policy.generation.stop_token_ids holds {}; allowed: ids below the vocabulary's {}", id,
-          model.vocab_size));
-    }
-    params.stop_token_ids.push_back(static_cast<int32_t>(id));
-  }
-  return params;
+  return {.filter = {.temperature = greedy ? 1.0f : static_cast<float>(config.temperature),
+                     .top_k = static_cast<int32_t>(config.top_k),
+                     .top_p = config.top_p},
+          .greedy = greedy,
+          .max_new_tokens = config.max_new_tokens,
+          .stop_token_ids = rl::stop_tokens(config, model, tokenizer),
+          .ignore_stop = config.ignore_eos,
+          .seed = static_cast<uint64_t>(options.seed),
+          .split = generation::DrawSplit::kTrain};
 }
 
 std::string completion_line(const generation::Completion& completion,
                             const model::Tokenizer* tokenizer) {
   std::string text;
   if (tokenizer != nullptr) {
-    text = fmt::format("\"text\":{},", model::json_string(tokenizer->decode(completion.tokens, true)));
+    text =
+        fmt::format("\"text\":{},", model::json_string(tokenizer->decode(completion.tokens, true)));
   }
   const bool stopped = completion.finish_reason == generation::FinishReason::kStop;
   return fmt::format("{{\"tokens\":[{}],{}\"logprobs\":[{}],\"finish_reason\":\"{}\"}}\n",
@@ -94,12 +84,14 @@ ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig&
                                          .max_tokens = max_positions - 1},
                                         tokenizer.get());
   int64_t longest = 1;
-  for (const auto& tokens : prompts) longest = std::max(longest, static_cast<int64_t>(tokens.size()));
+  for (const auto& tokens : prompts)
+    longest = std::max(longest, static_cast<int64_t>(tokens.size()));
   const generation::GenerationConfig& g = config.policy.generation;
   const int64_t max_tokens = std::min(max_positions, longest + g.max_new_tokens);
 
   Allocator allocator(
-      parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world).device);
+      parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world)
+          .device);
   Workspace workspace(allocator);
   MatrixLibrary matrix_library(allocator.device());
   OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};
@@ -110,11 +102,18 @@ ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig&
   parallel::load_weights(store, *source.weights);
   model::Transformer transformer(source.config, parameters, store,
                                  {.max_positions = max_tokens, .head_chunk_rows = 1}, allocator);
+  const auto num_prompts = static_cast<int64_t>(prompts.size());
+  if (options.num_samples > kMaxCompletions / num_prompts) {
+    throw ConfigError(fmt::format(
+        "--num-samples is {} for {} prompts; allowed: {} completions in all, 1 to {}",
+        options.num_samples, num_prompts, kMaxCompletions, kMaxCompletions / num_prompts));
+  }
   const auto requests = own_requests(prompts, options.num_samples, context.world);
   int64_t num_sequences = 1;
   for (const auto& request : requests) {
     num_sequences += static_cast<int64_t>(request.sample_indices.size());
   }
+  generation::check_cache_slots(g, max_tokens, num_sequences);
   generation::Engine engine(transformer,
                             {.max_sequence_tokens = max_tokens,
                              .max_batch_size = std::min(g.max_batch_size, num_sequences),
@@ -139,11 +138,12 @@ ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig&
 }  // namespace
 
 int run_generate(const GenerateOptions& options) {
-  InferenceConfig config = load_inference_config(options.model_dir, options.overrides);
+  KeyPlaces places;
+  InferenceConfig config = load_inference_config(options.model_dir, options.overrides, &places);
   const RankPlan plan = plan_ranks(options.num_local_ranks, config.parallel,
                                    std::filesystem::absolute(options.output_path).parent_path());
   return run_ranks(plan, [&](RankContext& context) {
-    return generate_on_rank(options, config, context);
+    return with_places(places, [&] { return generate_on_rank(options, config, context); });
   });
 }
 

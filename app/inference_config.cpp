@@ -20,10 +20,11 @@ void InferenceConfig::visit(ConfigVisitor& visitor) {
 }
 
 InferenceConfig load_inference_config(const std::string& model_dir,
-                                      const std::vector<std::string>& overrides) {
+                                      const std::vector<std::string>& overrides,
+                                      KeyPlaces* places) {
   InferenceConfig initial;
   initial.policy.model_name = model_dir;
-  return config_from_overrides(std::move(initial), overrides);
+  return config_from_overrides(std::move(initial), overrides, places);
 }
 
 }  // namespace grpo::app

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "app/key_places.h"
 #include "parallel/parallel_config.h"
 #include "rl/run_config.h"
 
@@ -19,9 +20,9 @@ struct InferenceConfig {
   void visit(ConfigVisitor& visitor);
 };
 
-// Defaults and key=value words. Throws ConfigError; a key that these commands do not use is an
+// Defaults and key=value words; `places`, when given, learns the words' keys. Throws ConfigError; a key that these commands do not use is an
 // unknown key.
 InferenceConfig load_inference_config(const std::string& model_dir,
-                                      const std::vector<std::string>& overrides);
+                                      const std::vector<std::string>& overrides, KeyPlaces* places = nullptr);
 
 }  // namespace grpo::app

@@ -1,12 +1,11 @@
 // grpo_train: the only place where errors become exit codes.
 #include <signal.h>
 
-#include <iostream>
-
 #include "app/command_line.h"
 #include "app/commands.h"
 #include "app/error_line.h"
 #include "app/launch.h"
+#include "app/text_file.h"
 #include "model/core/errors.h"
 
 namespace grpo::app {
@@ -15,7 +14,7 @@ namespace {
 
 struct Run {
   int operator()(const PrintText& print) const {
-    std::cout << print.text << std::flush;
+    write_standard_output(print.text);
     return static_cast<int>(ExitCode::kDone);
   }
   int operator()(const TrainOptions& options) const { return run_train(options); }

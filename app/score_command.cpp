@@ -87,15 +87,16 @@ ExitCode score_on_rank(const ScoreOptions& options, const InferenceConfig& confi
 }  // namespace
 
 int run_score(const ScoreOptions& options) {
-  InferenceConfig config = load_inference_config(options.model_dir, options.overrides);
+  KeyPlaces places;
+  InferenceConfig config = load_inference_config(options.model_dir, options.overrides, &places);
   const RankPlan plan = plan_ranks(options.num_local_ranks, config.parallel,
                                    std::filesystem::absolute(options.output_path).parent_path());
-  rl::resolve_mesh(config.parallel, plan.world_size);
+  with_places(places, [&] { rl::resolve_mesh(config.parallel, plan.world_size); });
   const parallel::Mesh mesh(static_cast<int>(config.parallel.tensor),
                             static_cast<int>(config.parallel.gtp_remat),
                             static_cast<int>(config.parallel.data));
   return run_ranks(plan, [&](RankContext& context) {
-    return score_on_rank(options, config, mesh, context);
+    return with_places(places, [&] { return score_on_rank(options, config, mesh, context); });
   });
 }
 

@@ -29,6 +29,11 @@ void LineFile::write_line(const std::string& line) {
   if (!written || std::fflush(file_.get()) != 0) fail(path_, "written");
 }
 
+void write_standard_output(const std::string& text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (!written || std::fflush(stdout) != 0) fail("standard output", "written");
+}
+
 void write_whole_file(const std::filesystem::path& link, const std::string& text) {
   // A link's target is replaced, not the link; a device or pipe must not become a file.
   std::error_code ignored;

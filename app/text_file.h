@@ -27,6 +27,10 @@ class LineFile {
   std::unique_ptr<std::FILE, Close> file_;
 };
 
+// The whole of a command's output. Throws DataError when it cannot be written (a full disk, a closed
+// pipe).
+void write_standard_output(const std::string& text);
+
 // Writes the file anew, or the one that a symbolic link names: readers see the old content or the
 // whole new one. Throws DataError naming the file; devices, pipes and folders are refused.
 void write_whole_file(const std::filesystem::path& link, const std::string& text);

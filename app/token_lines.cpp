@@ -2,10 +2,10 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "model/core/errors.h"
+#include "model/input_file.h"
 #include "model/json_text.h"
 #include "model/unicode_text.h"
 
@@ -68,8 +68,7 @@ std::vector<int32_t> tokens_of(const std::string& line, const TokenLinesOptions&
 std::vector<std::vector<int32_t>> read_token_lines(const std::filesystem::path& path,
                                                    const TokenLinesOptions& options,
                                                    const model::Tokenizer* tokenizer) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw DataError(fmt::format("{}: {}", path.string(), std::strerror(errno)));
+  std::ifstream file = model::open_input(path);
   std::vector<std::vector<int32_t>> lines;
   std::string line;
   for (int64_t number = 1; std::getline(file, line); ++number) {
@@ -89,7 +88,7 @@ std::unique_ptr<model::Tokenizer> find_tokenizer(const std::string& name,
                                                  const std::filesystem::path& model_dir) {
   if (!name.empty()) return model::load_tokenizer(name);
   for (const char* file : {"tokenizer.json", "tokenizer.model"}) {
-    if (std::filesystem::exists(model_dir / file)) return model::load_tokenizer(model_dir);
+    if (model::is_present(model_dir / file)) return model::load_tokenizer(model_dir);
   }
   return nullptr;
 }

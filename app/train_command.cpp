@@ -9,6 +9,7 @@
 #include "app/rank_session.h"
 #include "app/run_log.h"
 #include "app/stop_signals.h"
+#include "app/text_file.h"
 #include "app/yaml_config_reader.h"
 #include "model/core/errors.h"
 #include "parallel/checkpoint.h"
@@ -18,6 +19,7 @@
 #include "rl/memory_plan.h"
 #include "rl/memory_report.h"
 #include "rl/model_source.h"
+#include "rl/run_inputs.h"
 #include "rl/trainer.h"
 
 namespace grpo::app {
@@ -53,7 +55,7 @@ void print_check(const rl::RunConfig& config, int world_size) {
     text += "# " + comments.substr(start, end - start) + "\n";
     start = end + 1;
   }
-  std::cout << text << std::flush;
+  write_standard_output(text);
 }
 
 void announce_local_ranks(const TrainOptions& options, const rl::RunConfig& config,
@@ -145,13 +147,14 @@ ExitCode train_on_other_rank(const rl::RunConfig& config, const Start& start, Ra
 }  // namespace
 
 int run_train(const TrainOptions& options) {
-  catch_stop_signals();
-  rl::RunConfig config = load_run_config(options.config_path, options.overrides);
+  if (!options.check_only) catch_stop_signals();
+  KeyPlaces places;
+  rl::RunConfig config = load_run_config(options.config_path, options.overrides, &places);
   const RankPlan plan = plan_ranks(options.num_local_ranks, config.parallel, config.logger.log_dir);
   const bool is_first = !plan.environment || plan.environment->rank == 0;
-  rl::resolve(config, plan.world_size);
-  const rl::GateKeeper gates_name_known_metrics(config.gates, rl::known_metric_names(config));
+  with_places(places, [&] { rl::resolve(config, plan.world_size); });
   if (options.check_only) {
+    with_places(places, [&] { rl::check_run_inputs(config); });
     if (is_first) print_check(config, plan.world_size);
     return static_cast<int>(ExitCode::kDone);
   }
@@ -161,8 +164,10 @@ int run_train(const TrainOptions& options) {
     announce_local_ranks(options, config, plan.world_size);
   }
   return run_ranks(plan, [&](RankContext& context) {
-    return context.world.rank() == 0 ? train_on_first_rank(config, start, context)
-                                     : train_on_other_rank(config, start, context);
+    return with_places(places, [&] {
+      return context.world.rank() == 0 ? train_on_first_rank(config, start, context)
+                                       : train_on_other_rank(config, start, context);
+    });
   });
 }
 

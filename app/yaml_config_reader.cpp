@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "app/config_overrides.h"
 #include "app/scalar_text.h"
@@ -165,11 +167,20 @@ class SectionReader : public ConfigVisitor {
     if (node.kind != ConfigNode::Kind::kScalar || node.quoted) fail(key, node, allowed);
     const std::optional<double> value = parse_number(node.text);
     if (!value) fail(key, node, allowed);
+    // Kernels take numbers as float32; beyond its normal range they would see 0 or infinity.
+    constexpr double kLeast = std::numeric_limits<float>::min();
+    constexpr double kMost = std::numeric_limits<float>::max();
+    const double magnitude = std::abs(*value);
+    if (magnitude != 0 && !(magnitude >= kLeast && magnitude <= kMost)) {
+      fail(key, node, fmt::format("0, or a magnitude of {:.2g} to {:.2g}", kLeast, kMost));
+    }
     return *value;
   }
 
   std::string text(std::string_view key, const ConfigNode& node, const std::string& allowed) const {
     if (node.kind != ConfigNode::Kind::kScalar) fail(key, node, allowed);
+    // The system's names of files end at a zero byte.
+    if (node.text.find('\0') != std::string::npos) fail(key, node, "text without a zero byte");
     return node.text;
   }
 
@@ -203,7 +214,8 @@ ConfigNode read_config(ConfigNode root, const std::vector<std::string>& override
   return root;
 }
 
-rl::RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides) {
+rl::RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides,
+                              KeyPlaces* places) {
   rl::RunConfig defaults;
   rl::RunConfig config;
   const ConfigNode root =
@@ -211,6 +223,7 @@ rl::RunConfig load_run_config(const std::string& path, const std::vector<std::st
                   make_config_catalog([&](ConfigVisitor& visitor) { defaults.visit(visitor); }),
                   [&](ConfigVisitor& visitor) { visit_fields(visitor, config); });
   refuse_unused_keys(config, root);
+  if (places != nullptr) *places = places_of(root);
   return config;
 }
 

@@ -8,6 +8,7 @@
 
 #include "app/config_catalog.h"
 #include "app/config_node.h"
+#include "app/key_places.h"
 #include "rl/run_config.h"
 
 namespace grpo::app {
@@ -16,7 +17,9 @@ namespace grpo::app {
 // `gates.0.max=1.05` names a list's element. An override's value is YAML, but for text keys it is
 // taken as it stands unless it is in quotes. Each struct is validated after its fields are read;
 // rules between sections are rl::resolve's.
-rl::RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides);
+// `places`, when given, learns where the keys stand.
+rl::RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides,
+                              KeyPlaces* places = nullptr);
 
 // Fills the fields that `visit` names from `root` and the overrides, and returns both as one tree.
 // `catalog` comes from a default config.
@@ -25,13 +28,15 @@ ConfigNode read_config(ConfigNode root, const std::vector<std::string>& override
 
 // `config` with the overrides applied (score and generate have no file).
 template <typename Config>
-Config config_from_overrides(Config config, const std::vector<std::string>& overrides) {
+Config config_from_overrides(Config config, const std::vector<std::string>& overrides,
+                             KeyPlaces* places = nullptr) {
   Config defaults = config;
   ConfigNode root;
   root.kind = ConfigNode::Kind::kMapping;
-  read_config(std::move(root), overrides,
-              make_config_catalog([&](ConfigVisitor& visitor) { defaults.visit(visitor); }),
-              [&](ConfigVisitor& visitor) { visit_fields(visitor, config); });
+  root = read_config(std::move(root), overrides,
+                     make_config_catalog([&](ConfigVisitor& visitor) { defaults.visit(visitor); }),
+                     [&](ConfigVisitor& visitor) { visit_fields(visitor, config); });
+  if (places != nullptr) *places = places_of(root);
   return config;
 }
 

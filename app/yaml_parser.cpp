@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "model/core/errors.h"
+#include "model/input_file.h"
+#include "model/unicode_text.h"
 
 namespace grpo::app {
 
@@ -189,9 +191,8 @@ ConfigNode parse(const std::string& text, const OriginOf& origin_of) {
 }
 
 std::string read_file(const std::filesystem::path& path) {
-  std::error_code status;
-  if (std::filesystem::is_directory(path, status)) {
-    throw ConfigError(fmt::format("{}: is a folder; allowed: a YAML file", path.string()));
+  if (const auto problem = model::input_problem(path)) {
+    throw ConfigError(fmt::format("{}: {}", path.string(), *problem));
   }
   errno = 0;
   std::ifstream file(path, std::ios::binary);
@@ -216,6 +217,11 @@ std::string read_file(const std::filesystem::path& path) {
 ConfigNode parse_yaml_text(const std::string& text, const std::string& name) {
   const bool has_byte_order_mark = text.starts_with("\xEF\xBB\xBF");
   const std::string body = has_byte_order_mark ? text.substr(3) : text;
+  try {
+    model::check_utf8(body);
+  } catch (const DataError& error) {
+    throw ConfigError(fmt::format("{}: {}; allowed: YAML text in UTF-8", name, error.what()));
+  }
   if (body.find('\0') != std::string::npos) {
     throw ConfigError(fmt::format("{}: holds a zero byte; allowed: YAML text in UTF-8", name));
   }

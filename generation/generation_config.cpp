@@ -1,6 +1,9 @@
 #include "generation/generation_config.h"
 
-#include "model/core/errors.h"
+#include <algorithm>
+
+#include "model/core/config_key_error.h"
+#include "model/core/config_range.h"
 
 namespace grpo::generation {
 
@@ -19,30 +22,38 @@ void GenerationConfig::visit(ConfigVisitor& visitor) {
 }
 
 void GenerationConfig::validate(const ConfigVisitor& visitor) const {
-  const auto at_least = [&](const char* key, int64_t value, int64_t least) {
-    if (value < least || value > (int64_t{1} << 31)) {
-      throw ConfigError(
-          fmt::format("{} is {}; allowed: {} to 2^31", visitor.where(key), value, least));
-    }
-  };
-  at_least("max_new_tokens", max_new_tokens, 1);
-  at_least("top_k", top_k, 0);
-  at_least("max_batch_size", max_batch_size, 1);
-  at_least("page_size_tokens", page_size_tokens, 1);
-  at_least("prefill_chunk_tokens", prefill_chunk_tokens, 1);
-  if (!(temperature >= 0 && temperature <= 1e3)) {
-    throw ConfigError(
-        fmt::format("{} is {}; allowed: 0 to 1000", visitor.where("temperature"), temperature));
-  }
+  require_range<int64_t>(visitor, "max_new_tokens", max_new_tokens, 1, kMaxSequenceTokens);
+  require_range<int64_t>(visitor, "top_k", top_k, 0, INT32_MAX);
+  require_range<int64_t>(visitor, "max_batch_size", max_batch_size, 1, kMaxSequences);
+  require_range<int64_t>(visitor, "page_size_tokens", page_size_tokens, 1, 65536);
+  require_range<int64_t>(visitor, "prefill_chunk_tokens", prefill_chunk_tokens, 1, kMaxTokens);
+  // Logits divided by less may overflow.
+  require_zero_or_range(visitor, "temperature", temperature, 1e-4, 1e3);
   if (!(top_p > 0 && top_p <= 1)) {
     throw ConfigError(
         fmt::format("{} is {}; allowed: above 0, at most 1", visitor.where("top_p"), top_p));
   }
   for (const int64_t id : stop_token_ids) {
-    if (id < 0) {
-      throw ConfigError(
-          fmt::format("{} holds {}; allowed: token ids", visitor.where("stop_token_ids"), id));
+    if (id < 0 || id > INT32_MAX) {
+      throw ConfigError(fmt::format("{} holds {}; allowed: token ids, 0 to {}",
+                                    visitor.where("stop_token_ids"), id, INT32_MAX));
     }
+  }
+}
+
+void check_cache_slots(const GenerationConfig& config, int64_t max_sequence_tokens,
+                       int64_t num_sequences) {
+  const int64_t pages =
+      (max_sequence_tokens + config.page_size_tokens - 1) / config.page_size_tokens;
+  const int64_t slots_each = pages * config.page_size_tokens;
+  const int64_t most = INT32_MAX / slots_each - 1;  // one more holds the prompt at hand
+  if (std::min(config.max_batch_size, num_sequences) > most) {
+    throw ConfigKeyError(
+        "policy.generation.max_batch_size",
+        fmt::format("is {}, each sequence taking {} cache slots (up to {} tokens in pages of {}); "
+                    "allowed: at most {}",
+                    config.max_batch_size, slots_each, max_sequence_tokens, config.page_size_tokens,
+                    most));
   }
 }
 

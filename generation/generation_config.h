@@ -23,4 +23,9 @@ struct GenerationConfig {
   void validate(const ConfigVisitor& visitor) const;
 };
 
+// Throws ConfigKeyError unless a KV cache for `num_sequences` decoded together, each of at most
+// `max_sequence_tokens`, keeps its slots' numbers inside 32 bits.
+void check_cache_slots(const GenerationConfig& config, int64_t max_sequence_tokens,
+                       int64_t num_sequences);
+
 }  // namespace grpo::generation

@@ -10,6 +10,7 @@
 #include "model/bpe_merges.h"
 #include "model/byte_level.h"
 #include "model/core/errors.h"
+#include "model/input_file.h"
 #include "model/json_text.h"
 #include "model/split_pattern.h"
 #include "model/tokenizer_json.h"
@@ -233,7 +234,7 @@ std::optional<int32_t> BpeTokenizer::token_to_id(std::string_view piece) const {
 // The eos_token of tokenizer_config.json: a string, or an object with its content; "" when there is
 // none.
 std::string configured_eos_token(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return "";
+  if (!is_present(path)) return "";
   const nlohmann::json config = read_json_file(path);
   if (!config.is_object())
     throw DataError(fmt::format("{}: holds {}, expected an object", path.string(), shown(config)));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "model/core/errors.h"
+#include "model/input_file.h"
 
 namespace grpo::model {
 namespace {
@@ -100,7 +101,10 @@ nlohmann::json parse_json(std::string_view text, const std::string& where,
 
 std::string read_whole_file(const std::filesystem::path& path, size_t max_bytes) {
   const std::string name = path.string();
-  // O_NONBLOCK: opening a named pipe must not hang; regular files ignore it.
+  if (const auto problem = input_problem(path)) {
+    throw DataError(fmt::format("{}: {}", name, *problem));
+  }
+  // O_NONBLOCK: a file that becomes a pipe now must not hang; regular files ignore it.
   const int descriptor = ::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) throw DataError(fmt::format("{}: {}", name, std::strerror(errno)));
   struct Closer {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "model/atomic_file.h"
 #include "model/core/errors.h"
+#include "model/input_file.h"
 #include "model/json_text.h"
 
 namespace grpo::model {
@@ -222,6 +222,13 @@ ModelConfig published(int64_t hidden, int64_t layers, int64_t heads, int64_t kv_
 
 }  // namespace
 
+int64_t largest_size(std::string_view key) {
+  const auto limit = std::find_if(kSizeLimits.begin(), kSizeLimits.end(),
+                                  [&](const SizeLimit& candidate) { return candidate.key == key; });
+  CHECK(limit != kSizeLimits.end(), "no size is called {}", key);
+  return limit->max;
+}
+
 std::optional<std::string> find_problem(const ModelConfig& config) {
   for (const SizeLimit& limit : kSizeLimits) {
     const int64_t value = config.*limit.field;
@@ -234,15 +241,17 @@ std::optional<std::string> find_problem(const ModelConfig& config) {
         "num_attention_heads is {}; it must be a multiple of num_key_value_heads ({})",
         config.num_heads, config.num_kv_heads);
   }
-  if (config.head_dim % 8 != 0) {
-    return fmt::format("head_dim is {}; it must be a multiple of 8", config.head_dim);
+  if (config.head_dim % kHeadDimMultiple != 0) {
+    return fmt::format("head_dim is {}; it must be a multiple of {}", config.head_dim,
+                       kHeadDimMultiple);
   }
-  if (!(config.rms_norm_eps > 0.0 && config.rms_norm_eps < 1.0)) {
-    return fmt::format("rms_norm_eps is {}; above 0 and below 1 is allowed", config.rms_norm_eps);
+  if (!(config.rms_norm_eps >= kLeastRmsNormEps && config.rms_norm_eps <= 1.0)) {
+    return fmt::format("rms_norm_eps is {}; {} to 1 is allowed", config.rms_norm_eps,
+                       kLeastRmsNormEps);
   }
-  if (!(config.rope_theta >= 1.0 && std::isfinite(config.rope_theta))) {
-    return fmt::format("rope_theta is {}; a finite number of at least 1 is allowed",
-                       config.rope_theta);
+  if (!(config.rope_theta >= 1.0 && config.rope_theta <= kLargestRopeTheta)) {
+    return fmt::format("rope_theta is {}; 1 to {} is allowed", config.rope_theta,
+                       kLargestRopeTheta);
   }
   if (config.dtype != DType::kFloat32 && config.dtype != DType::kBfloat16) {
     return fmt::format("dtype is {}; float32 or bfloat16 is allowed", dtype_name(config.dtype));
@@ -287,7 +296,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   validate(config, path.string());
 
   const std::filesystem::path generation_path = directory / "generation_config.json";
-  if (std::filesystem::exists(generation_path)) {
+  if (is_present(generation_path)) {
     const json generation = read_json_file(generation_path);
     for (const int32_t id :
          KeyReader(generation, generation_path.string()).token_ids("eos_token_id")) {

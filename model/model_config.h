@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/core/dtype.h"
@@ -31,6 +32,14 @@ struct ModelConfig {
   int64_t kv_size() const { return num_kv_heads * head_dim; }
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
 };
+
+// Bounds that the values of a model keep, whoever states them. Below the least epsilon the norm of a
+// zero row is infinite in float32.
+inline constexpr int64_t kHeadDimMultiple = 8;
+inline constexpr double kLeastRmsNormEps = 1e-30;
+inline constexpr double kLargestRopeTheta = 1e12;
+// The largest value of a size, by config.json's key ("hidden_size").
+int64_t largest_size(std::string_view key);
 
 // What is wrong with the sizes (key, value, what is allowed), or nullopt: every size from 1 to a
 // bound that keeps all products inside int64, num_heads a multiple of num_kv_heads, head_dim a

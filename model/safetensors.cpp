@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "model/core/errors.h"
+#include "model/input_file.h"
 #include "model/json_text.h"
 
 namespace grpo::model {
@@ -200,7 +201,10 @@ SafetensorsFile::~SafetensorsFile() { ::munmap(const_cast<std::byte*>(mapping_),
 
 void SafetensorsFile::map_file() {
   const std::string name = path_.string();
-  // O_NONBLOCK: opening a named pipe must not hang; regular files ignore it.
+  if (const auto problem = input_problem(path_)) {
+    throw DataError(fmt::format("{}: {}", name, *problem));
+  }
+  // O_NONBLOCK: a file that becomes a pipe now must not hang; regular files ignore it.
   const int descriptor = ::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) throw DataError(fmt::format("{}: {}", name, std::strerror(errno)));
   struct stat status {};

@@ -71,7 +71,8 @@ class WeightsDirectory {
  public:
   explicit WeightsDirectory(const std::filesystem::path& directory);
 
-  std::vector<TensorInfo> tensors() const;                // of all files
+  std::vector<TensorInfo> tensors() const;                // of all files, supported dtypes
+  std::vector<std::string> names() const;                 // of all tensors, whatever their dtype
   const TensorInfo* find(const std::string& name) const;  // null when absent
   std::span<const std::byte> bytes(const std::string& name) const;
   // "dir/model-00001-of-00002.safetensors" for messages.

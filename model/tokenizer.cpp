@@ -4,6 +4,7 @@
 
 #include "model/bpe_tokenizer.h"
 #include "model/core/errors.h"
+#include "model/input_file.h"
 #include "model/sentencepiece_tokenizer.h"
 #include "model/unicode_text.h"
 
@@ -41,9 +42,9 @@ namespace {
 
 // The tokenizer's own file.
 std::filesystem::path main_file(const std::filesystem::path& path) {
-  if (!std::filesystem::is_directory(path)) return path;
+  if (!is_folder(path)) return path;
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    if (std::filesystem::exists(path / name)) return path / name;
+    if (is_present(path / name)) return path / name;
   }
   throw DataError(
       fmt::format("{}: holds neither tokenizer.json nor tokenizer.model", path.string()));
@@ -62,7 +63,7 @@ std::vector<TokenizerFile> tokenizer_files(const std::filesystem::path& path) {
   if (file.extension() != ".json") return {{file, "tokenizer.model"}};
   std::vector<TokenizerFile> files{{file, "tokenizer.json"}};
   const std::filesystem::path config = file.parent_path() / "tokenizer_config.json";
-  if (std::filesystem::exists(config)) files.push_back({config, "tokenizer_config.json"});
+  if (is_present(config)) files.push_back({config, "tokenizer_config.json"});
   return files;
 }
 

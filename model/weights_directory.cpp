@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/core/errors.h"
+#include "model/input_file.h"
 #include "model/json_text.h"
 #include "model/safetensors.h"
 
@@ -25,14 +26,14 @@ void check_shard_name(const std::string& shard, const std::string& index_path) {
 
 WeightsDirectory::WeightsDirectory(const std::filesystem::path& directory) : directory_(directory) {
   const std::filesystem::path index_path = directory_ / kIndexName;
-  if (std::filesystem::exists(directory_ / kSingleName)) {
+  if (is_present(directory_ / kSingleName)) {
     files_.push_back(std::make_unique<SafetensorsFile>(directory_ / kSingleName));
     const SafetensorsFile* file = files_.back().get();
     for (const TensorInfo& tensor : file->tensors()) owner_[tensor.name] = file;
     for (const auto& [name, dtype] : file->unsupported()) owner_[name] = file;
     return;
   }
-  if (!std::filesystem::exists(index_path)) {
+  if (!is_present(index_path)) {
     throw DataError(
         fmt::format("{}: holds neither {} nor {}", directory_.string(), kSingleName, kIndexName));
   }
@@ -68,6 +69,12 @@ std::vector<TensorInfo> WeightsDirectory::tensors() const {
   for (const auto& [name, file] : owner_) {
     if (!file->unsupported().contains(name)) all.push_back(*file->find(name));
   }
+  return all;
+}
+
+std::vector<std::string> WeightsDirectory::names() const {
+  std::vector<std::string> all;
+  for (const auto& [name, file] : owner_) all.push_back(name);
   return all;
 }
 

@@ -1,5 +1,6 @@
 #include "parallel/parallel_config.h"
 
+#include "model/core/config_range.h"
 #include "model/core/errors.h"
 
 namespace grpo::parallel {
@@ -19,24 +20,14 @@ void ParallelConfig::validate(const ConfigVisitor& visitor) const {
         "{} is {}: tensor parallelism is not built yet; allowed: 1 (use gtp_remat or data instead)",
         visitor.where("tensor"), tensor));
   }
-  if (gtp_remat < 1 || gtp_remat > 4096) {
-    throw ConfigError(fmt::format("{} is {}; allowed: 1 to 4096", visitor.where("gtp_remat"), gtp_remat));
-  }
-  if (data < 0 || data > 65536) {
-    throw ConfigError(fmt::format("{} is {}; allowed: 0 to 65536", visitor.where("data"), data));
-  }
-  if (gtp_alignment < 1 || gtp_alignment > 4096) {
-    throw ConfigError(
-        fmt::format("{} is {}; allowed: 1 to 4096", visitor.where("gtp_alignment"), gtp_alignment));
-  }
+  require_range<int64_t>(visitor, "gtp_remat", gtp_remat, 1, 4096);
+  require_range<int64_t>(visitor, "data", data, 0, 65536);
+  require_range<int64_t>(visitor, "gtp_alignment", gtp_alignment, 1, 4096);
   if (device != "auto" && device != "cpu" && device != "cuda") {
     throw ConfigError(
         fmt::format("{} is '{}'; allowed: auto, cpu, cuda", visitor.where("device"), device));
   }
-  if (!(timeout_s > 0 && timeout_s <= 1e6)) {
-    throw ConfigError(
-        fmt::format("{} is {}; allowed: above 0, at most 1e6", visitor.where("timeout_s"), timeout_s));
-  }
+  require_range(visitor, "timeout_s", timeout_s, 0.001, 1e6);  // waits count milliseconds
 }
 
 }  // namespace grpo::parallel

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/core/counter_rng.h"
+#include "model/json_text.h"
 
 namespace grpo::parallel {
 
@@ -79,20 +80,20 @@ bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b) {
 }
 
 // Everything in the file must have a place, but for the head that some tied models repeat.
-void check_no_unused(const ShardedParameterStore& store, const model::WeightsDirectory& weights) {
+void check_no_unused(const std::vector<ParameterSpec>& specs, const model::WeightsDirectory& weights) {
   std::set<std::string> known;
-  for (const ParameterSpec& spec : store.specs()) {
+  for (const ParameterSpec& spec : specs) {
     for (const LogicalTensor& part : spec.parts) known.insert(part.name);
   }
-  for (const model::TensorInfo& info : weights.tensors()) {
-    if (known.contains(info.name)) continue;
+  for (const std::string& name : weights.names()) {
+    if (known.contains(name)) continue;
     const bool repeats_embedding =
-        info.name == "lm_head.weight" && known.contains("model.embed_tokens.weight") &&
-        same_bytes(weights.bytes(info.name), weights.bytes("model.embed_tokens.weight"));
+        name == "lm_head.weight" && known.contains("model.embed_tokens.weight") &&
+        same_bytes(weights.bytes(name), weights.bytes("model.embed_tokens.weight"));
     if (!repeats_embedding) {
-      throw DataError(fmt::format("{}: tensor '{}' has no place in this model (tied head, other "
+      throw DataError(fmt::format("{}: tensor {} has no place in this model (tied head, other "
                                   "architecture or more layers than config.json says?)",
-                                  weights.file_of(info.name), info.name));
+                                  weights.file_of(name), model::shown_text(name)));
     }
   }
 }
@@ -119,11 +120,15 @@ void initialize_random(ShardedParameterStore& store, uint64_t seed) {
   store.mark_weights_changed();
 }
 
-void load_weights(ShardedParameterStore& store, const model::WeightsDirectory& weights) {
-  for (const ParameterSpec& spec : store.specs()) {
+void check_weights(const std::vector<ParameterSpec>& specs, const model::WeightsDirectory& weights) {
+  for (const ParameterSpec& spec : specs) {
     for (const LogicalTensor& part : spec.parts) check_tensor(weights, part);
   }
-  check_no_unused(store, weights);
+  check_no_unused(specs, weights);
+}
+
+void load_weights(ShardedParameterStore& store, const model::WeightsDirectory& weights) {
+  check_weights(store.specs(), weights);
   for_each_region(store, [&](ParameterId id, const LogicalTensor& part, const Region& region) {
     const Tensor shard = store.shard(id);
     const DType file_dtype = weights.find(part.name)->dtype;

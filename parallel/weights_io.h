@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "model/safetensors.h"
 #include "parallel/sharded_parameter_store.h"
@@ -14,9 +15,12 @@ namespace grpo::parallel {
 // same model on every layout, bit for bit. Padding stays zero.
 void initialize_random(ShardedParameterStore& store, uint64_t seed);
 
+// Throws DataError (file, tensor) unless the directory holds exactly the tensors of `specs` in their shapes, as float32
+// or bfloat16; a tied model's file may hold an lm_head equal to the embedding. Values are not looked at.
+void check_weights(const std::vector<ParameterSpec>& specs, const model::WeightsDirectory& weights);
+
 // Every rank reads the rows it stores. Values convert to the store's dtype. Throws DataError (file, tensor) for
-// missing tensors, wrong shapes, unused tensors and non-finite values. A tied model's file may hold an lm_head
-// equal to the embedding.
+// what check_weights refuses and for non-finite values.
 void load_weights(ShardedParameterStore& store, const model::WeightsDirectory& weights);
 
 // Writes <directory>/model.safetensors under Hugging Face names in `dtype`, from a store that holds the whole model

@@ -1,5 +1,10 @@
-#include "model/core/errors.h"
+#include <set>
+#include <utility>
+
+#include "model/core/config_key_error.h"
+#include "model/core/nearest_name.h"
 #include "rl/run_config.h"
+#include "rl/trainer.h"
 
 namespace grpo::rl {
 
@@ -36,57 +41,108 @@ void resolve_mesh(parallel::ParallelConfig& p, int world_size) {
   }
   const int64_t replicas = world_size / shard_ranks;
   if (p.data != 0 && p.data != replicas) {
-    throw ConfigError(
-        fmt::format("parallel.data is {}, but world size {} / (tensor {} x gtp_remat {}) is {}",
-                    p.data, world_size, p.tensor, p.gtp_remat, replicas));
+    throw ConfigKeyError("parallel.data",
+                         fmt::format("is {}, but world size {} / (tensor {} x gtp_remat {}) is {}",
+                                     p.data, world_size, p.tensor, p.gtp_remat, replicas));
   }
   p.data = replicas;
 }
 
+namespace {
+
+void check_batches(const RunConfig& config) {
+  const PolicyConfig& policy = config.policy;
+  const int64_t sequences =
+      config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt;
+  if (sequences % policy.train_global_batch_size != 0) {
+    throw ConfigKeyError(
+        "policy.train_global_batch_size",
+        fmt::format(
+            "is {}, which does not divide the {} sequences of a step (grpo.num_prompts_per_step {} x "
+            "grpo.num_generations_per_prompt {}); nearest legal values: {}",
+            policy.train_global_batch_size, sequences, config.grpo.num_prompts_per_step,
+            config.grpo.num_generations_per_prompt,
+            nearest_divisors(sequences, policy.train_global_batch_size)));
+  }
+}
+
+void check_lengths(const PolicyConfig& policy) {
+  const int64_t longest = policy.max_total_sequence_length;
+  if (policy.generation.max_new_tokens >= longest) {
+    throw ConfigKeyError("policy.generation.max_new_tokens",
+                         fmt::format("is {}; allowed: less than policy.max_total_sequence_length, {}",
+                                     policy.generation.max_new_tokens, longest));
+  }
+  const SequencePackingConfig& packing = policy.sequence_packing;
+  for (const auto& [key, tokens] : {std::pair{"train_mb_tokens", packing.train_mb_tokens},
+                                    std::pair{"logprob_mb_tokens", packing.logprob_mb_tokens}}) {
+    if (tokens < longest) {
+      throw ConfigKeyError(
+          fmt::format("policy.sequence_packing.{}", key),
+          fmt::format("is {}; allowed: at least policy.max_total_sequence_length, {}", tokens, longest));
+    }
+  }
+}
+
+void check_rewards(const std::vector<RewardConfig>& rewards) {
+  if (rewards.empty()) {
+    throw ConfigKeyError("env.rewards", "is empty; at least one reward function is needed");
+  }
+  for (size_t i = 0; i < rewards.size(); ++i) {
+    for (size_t earlier = 0; earlier < i; ++earlier) {
+      if (rewards[earlier].name != rewards[i].name) continue;
+      throw ConfigKeyError(
+          fmt::format("env.rewards.{}.name", i),
+          fmt::format("is '{}', as that of env.rewards.{}; give each its own", rewards[i].name, earlier));
+    }
+  }
+}
+
+void check_gates(const RunConfig& config) {
+  const std::set<std::string> known = known_metric_names(config);
+  for (size_t i = 0; i < config.gates.size(); ++i) {
+    const std::string& metric = config.gates[i].metric;
+    if (known.contains(metric)) continue;
+    throw ConfigKeyError(
+        fmt::format("gates.{}.metric", i),
+        fmt::format("is '{}', which this run does not have; nearest: {}", metric,
+                    nearest_name(metric, std::vector<std::string>(known.begin(), known.end()))));
+  }
+}
+
+}  // namespace
+
 void resolve(RunConfig& config, int world_size) {
   resolve_mesh(config.parallel, world_size);
   PolicyConfig& policy = config.policy;
+  if (policy.train_global_batch_size == 0) {
+    policy.train_global_batch_size =
+        config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt;
+  }
+  check_batches(config);
+  if (policy.generation.temperature == 0.0) {
+    throw ConfigKeyError("policy.generation.temperature",
+                         "is 0; allowed: above 0 in training (0, greedy, is for generate)");
+  }
+  check_lengths(policy);
   const int64_t sequences =
       config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt;
-  if (policy.train_global_batch_size == 0) policy.train_global_batch_size = sequences;
-  if (sequences % policy.train_global_batch_size != 0) {
-    throw ConfigError(fmt::format(
-        "policy.train_global_batch_size is {}, which does not divide the {} sequences of a step "
-        "(grpo.num_prompts_per_step {} x grpo.num_generations_per_prompt {}); nearest legal values: {}",
-        policy.train_global_batch_size, sequences, config.grpo.num_prompts_per_step,
-        config.grpo.num_generations_per_prompt,
-        nearest_divisors(sequences, policy.train_global_batch_size)));
-  }
-  if (policy.generation.temperature == 0.0) {
-    throw ConfigError(
-        "policy.generation.temperature is 0; allowed: above 0 in training (0, greedy, is for generate)");
-  }
-  if (policy.generation.max_new_tokens >= policy.max_total_sequence_length) {
-    throw ConfigError(fmt::format(
-        "policy.generation.max_new_tokens is {}; allowed: less than policy.max_total_sequence_length, {}",
-        policy.generation.max_new_tokens, policy.max_total_sequence_length));
-  }
-  for (const auto& [key, tokens] :
-       {std::pair{"train_mb_tokens", policy.sequence_packing.train_mb_tokens},
-        std::pair{"logprob_mb_tokens", policy.sequence_packing.logprob_mb_tokens}}) {
-    if (tokens < policy.max_total_sequence_length) {
-      throw ConfigError(fmt::format(
-          "policy.sequence_packing.{} is {}; allowed: at least policy.max_total_sequence_length, {}", key,
-          tokens, policy.max_total_sequence_length));
-    }
-  }
+  generation::check_cache_slots(policy.generation, policy.max_total_sequence_length,
+                                (sequences + world_size - 1) / world_size);
   if (config.loss_fn.use_kl_in_reward) {
-    throw ConfigError(
-        "loss_fn.use_kl_in_reward is true; allowed: false, since the advantages of this program's loop take no KL "
-        "penalty (loss_fn.reference_policy_kl_penalty puts it into the loss)");
+    throw ConfigKeyError(
+        "loss_fn.use_kl_in_reward",
+        "is true; allowed: false, since the advantages of this program's loop take no KL penalty "
+        "(loss_fn.reference_policy_kl_penalty puts it into the loss)");
   }
-  if (config.env.rewards.empty()) {
-    throw ConfigError("env.rewards is empty; at least one reward function is needed");
-  }
+  check_rewards(config.env.rewards);
   if (config.warm_start.num_steps > 0 && config.data.train.response_template.empty()) {
-    throw ConfigError(
-        "warm_start.num_steps is above 0, but data.train.response_template is empty: there is nothing to learn");
+    throw ConfigKeyError(
+        "warm_start.num_steps",
+        fmt::format("is {}, but data.train.response_template is empty: there is nothing to learn",
+                    config.warm_start.num_steps));
   }
+  check_gates(config);
 }
 
 std::string batch_arithmetic(const RunConfig& config, int world_size) {

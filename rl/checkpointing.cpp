@@ -2,9 +2,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "model/core/config_range.h"
 #include "model/core/errors.h"
+#include "model/input_file.h"
 #include "parallel/checkpoint.h"
-#include "rl/config_check.h"
 
 namespace grpo::rl {
 
@@ -18,10 +19,8 @@ void CheckpointingConfig::visit(ConfigVisitor& visitor) {
 }
 
 void CheckpointingConfig::validate(const ConfigVisitor& visitor) const {
-  check_config(save_period >= 1, visitor, "save_period",
-               fmt::format("{} is not at least 1", save_period));
-  check_config(keep_last >= 0, visitor, "keep_last",
-               fmt::format("{} is not at least 0", keep_last));
+  require_range<int64_t>(visitor, "save_period", save_period, 1, kMaxSteps);
+  require_range<int64_t>(visitor, "keep_last", keep_last, 0, kMaxSteps);
 }
 
 std::string RunState::to_json() const {
@@ -65,7 +64,7 @@ std::optional<std::filesystem::path> find_checkpoint(const std::string& resume,
     const auto found = parallel::finished_checkpoints(parent);
     return found.empty() ? std::nullopt : std::optional(found.back());
   }
-  if (std::filesystem::exists(std::filesystem::path(resume) / "manifest.json")) return resume;
+  if (model::is_present(std::filesystem::path(resume) / "manifest.json")) return resume;
   const auto found = parallel::finished_checkpoints(resume);
   if (found.empty()) {
     throw ConfigError(

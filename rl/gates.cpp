@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "model/core/config_range.h"
 #include "model/core/nearest_name.h"
 #include "rl/config_check.h"
 
@@ -22,7 +23,7 @@ void GateConfig::visit(ConfigVisitor& visitor) {
 
 void GateConfig::validate(const ConfigVisitor& visitor) const {
   check_config(!metric.empty(), visitor, "metric", "a gate needs the name of a metric");
-  check_config(window >= 0, visitor, "window", fmt::format("{} is not at least 0", window));
+  require_range<int64_t>(visitor, "window", window, 0, kMaxSteps);
   check_config(reduction != "last" || window <= 1, visitor, "window",
                fmt::format("{} has no effect with reduction: last; allowed: 0, 1", window));
   check_config(min || max, visitor, "min", "a gate needs a bound: min, max or both");

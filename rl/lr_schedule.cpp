@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "model/core/config_range.h"
 #include "model/core/errors.h"
 #include "rl/config_check.h"
 
@@ -18,10 +19,10 @@ void SchedulerConfig::visit(ConfigVisitor& visitor) {
 }
 
 void SchedulerConfig::validate(const ConfigVisitor& visitor) const {
-  check_config(warmup_steps >= 0, visitor, "warmup_steps",
-               fmt::format("{} is not at least 0", warmup_steps));
-  check_config(min_lr_ratio >= 0 && min_lr_ratio <= 1, visitor, "min_lr_ratio",
-               fmt::format("{} is not between 0 and 1", min_lr_ratio));
+  // A step of the loop may hold several optimizer steps.
+  require_range<int64_t>(visitor, "warmup_steps", warmup_steps, 0, kMaxSteps * kMaxSequences);
+  require_range<int64_t>(visitor, "decay_steps", decay_steps, 0, kMaxSteps * kMaxSequences);
+  require_range(visitor, "min_lr_ratio", min_lr_ratio, 0.0, 1.0);
   check_config(name != "constant" || decay_steps == 0, visitor, "decay_steps",
                fmt::format("{} has no effect with name: constant; allowed: 0", decay_steps));
   check_config(name != "constant" || min_lr_ratio == 0, visitor, "min_lr_ratio",

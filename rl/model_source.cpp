@@ -2,7 +2,10 @@
 
 #include <fmt/ranges.h>
 
-#include "model/core/errors.h"
+#include "model/core/config_key_error.h"
+#include "model/input_file.h"
+#include "model/transformer_parameters.h"
+#include "parallel/weights_io.h"
 
 namespace grpo::rl {
 
@@ -10,11 +13,8 @@ namespace {
 
 model::ModelConfig custom_config(const ModelSizesConfig& sizes, const model::Tokenizer& tokenizer) {
   const int64_t heads = sizes.num_attention_heads;
-  if (heads < 1 || sizes.hidden_size < 1 || sizes.hidden_size % heads != 0) {
-    throw ConfigError(fmt::format(
-        "policy.model.hidden_size is {} with num_attention_heads {}; allowed: a positive multiple of it",
-        sizes.hidden_size, heads));
-  }
+  CHECK(heads >= 1 && sizes.hidden_size % heads == 0, "hidden_size {} of {} heads", sizes.hidden_size,
+        heads);  // validate() refuses others
   model::ModelConfig config{.hidden_size = sizes.hidden_size,
                             .num_layers = sizes.num_hidden_layers,
                             .num_heads = heads,
@@ -41,8 +41,11 @@ model::ModelConfig custom_config(const ModelSizesConfig& sizes, const model::Tok
 }  // namespace
 
 ModelSource open_model_directory(const std::filesystem::path& directory) {
-  return {.config = model::read_model_config(directory),
-          .weights = std::make_unique<model::WeightsDirectory>(directory)};
+  ModelSource source{.config = model::read_model_config(directory),
+                     .weights = std::make_unique<model::WeightsDirectory>(directory)};
+  // Before anything is allocated for the sizes that config.json states.
+  parallel::check_weights(model::make_transformer_parameters(source.config, 0.0f).specs, *source.weights);
+  return source;
 }
 
 ModelSource open_model(const PolicyConfig& policy, const model::Tokenizer& tokenizer) {
@@ -53,23 +56,53 @@ ModelSource open_model(const PolicyConfig& policy, const model::Tokenizer& token
     source.config = *preset;
     source.config.dtype = DType::kFloat32;
   } else {
-    if (!std::filesystem::exists(policy.model_name)) {
-      throw ConfigError(fmt::format(
-          "policy.model_name is '{}', which is no folder; allowed: a Hugging Face directory, {}, custom",
-          policy.model_name, fmt::join(model::preset_names(), ", ")));
+    if (!model::is_folder(policy.model_name)) {
+      throw ConfigKeyError("policy.model_name",
+                           fmt::format("is '{}', which is no folder; allowed: a Hugging Face directory, "
+                                       "{}, custom",
+                                       policy.model_name, fmt::join(model::preset_names(), ", ")));
     }
     source = open_model_directory(policy.model_name);
   }
   if (tokenizer.vocab_size() > source.config.vocab_size) {
-    throw ConfigError(fmt::format("the tokenizer has {} entries, the model's vocabulary {}; allowed: at most that",
-                                  tokenizer.vocab_size(), source.config.vocab_size));
+    throw ConfigKeyError("policy.tokenizer.name",
+                         fmt::format("is '{}' with {} entries; allowed: at most the model's vocab_size, {}",
+                                     policy.tokenizer.name, tokenizer.vocab_size(),
+                                     source.config.vocab_size));
   }
   if (policy.max_total_sequence_length > source.config.max_position_embeddings) {
-    throw ConfigError(fmt::format(
-        "policy.max_total_sequence_length is {}; allowed: at most the model's max_position_embeddings, {}",
-        policy.max_total_sequence_length, source.config.max_position_embeddings));
+    throw ConfigKeyError(
+        "policy.max_total_sequence_length",
+        fmt::format("is {}; allowed: at most the model's max_position_embeddings, {}",
+                    policy.max_total_sequence_length, source.config.max_position_embeddings));
   }
   return source;
+}
+
+std::unique_ptr<model::Tokenizer> open_tokenizer(const PolicyConfig& policy) {
+  if (policy.tokenizer.name.empty()) {
+    throw ConfigKeyError("policy.tokenizer.name",
+                         "is empty; allowed: a SentencePiece .model, a tokenizer.json, or a directory "
+                         "with one");
+  }
+  return model::load_tokenizer(policy.tokenizer.name);
+}
+
+std::vector<int32_t> stop_tokens(const generation::GenerationConfig& config,
+                                 const model::ModelConfig& model, const model::Tokenizer* tokenizer) {
+  std::vector<int32_t> stops = model.eos_token_ids;
+  if (stops.empty() && tokenizer != nullptr && tokenizer->eos_token_id()) {
+    stops.push_back(*tokenizer->eos_token_id());
+  }
+  for (const int64_t id : config.stop_token_ids) {
+    if (id >= model.vocab_size) {
+      throw ConfigKeyError("policy.generation.stop_token_ids",
+                           fmt::format("holds {}; allowed: ids below the vocabulary's size, {}", id,
+                                       model.vocab_size));
+    }
+    stops.push_back(static_cast<int32_t>(id));
+  }
+  return stops;
 }
 
 DType compute_dtype(const std::optional<std::string>& precision, const ModelSource& source) {

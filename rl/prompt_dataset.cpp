@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "model/core/config_range.h"
 #include "model/core/counter_rng.h"
+#include "model/input_file.h"
 #include "model/json_text.h"
 #include "model/unicode_text.h"
 #include "rl/config_check.h"
@@ -32,8 +33,8 @@ void DatasetConfig::validate(const ConfigVisitor& visitor) const {
   check_config(!path.empty(), visitor, "path", "a dataset needs a JSONL file");
   check_config(!prompt_template.empty(), visitor, "prompt_template",
                "an empty prompt is not allowed");
-  check_config(max_input_seq_length >= 0, visitor, "max_input_seq_length",
-               fmt::format("{} is not at least 0", max_input_seq_length));
+  require_range<int64_t>(visitor, "max_input_seq_length", max_input_seq_length, 0,
+                         kMaxSequenceTokens);
   const auto check_template = [&](std::string_view key, const std::string& text) {
     try {
       PromptTemplate{text};
@@ -70,20 +71,25 @@ class ExampleReader {
         tokenizer_(tokenizer) {}
 
   // Errors start with `where`.
-  PromptExample read(const std::string& line, const std::string& where, int64_t index) const {
+  PromptExample read(const std::string& line, int64_t number, const std::string& where,
+                     int64_t index) const {
     try {
       model::check_utf8(line);
-      return read_object(model::parse_json(line, "the line"), index);
+      PromptExample example = read_object(model::parse_json(line, "the line"));
+      example.index = index;
+      example.line = number;
+      return example;
     } catch (const DataError& error) {
       throw DataError(fmt::format("{}: {}", where, error.what()));
     }
   }
 
  private:
-  PromptExample read_object(const nlohmann::json& object, int64_t index) const {
+  PromptExample read_object(const nlohmann::json& object) const {
     if (!object.is_object())
       throw DataError(fmt::format("the line is {}; a JSON object is needed", object.type_name()));
-    PromptExample example{.index = index,
+    PromptExample example{.index = 0,
+                          .line = 0,
                           .prompt = prompt_.fill(object),
                           .answer = answer_.fill(object),
                           .response = response_.fill(object),
@@ -113,12 +119,11 @@ bool is_blank(const std::string& line) {
 PromptDataset::PromptDataset(const DatasetConfig& config, const model::Tokenizer& tokenizer)
     : shuffle_(config.shuffle) {
   const ExampleReader reader(config, tokenizer);
-  std::ifstream file(config.path, std::ios::binary);
-  if (!file) throw DataError(fmt::format("{}: {}", config.path, std::strerror(errno)));
+  std::ifstream file = model::open_input(config.path);
   std::string line;
   for (int64_t number = 1; std::getline(file, line); ++number) {
     if (is_blank(line)) continue;
-    examples_.push_back(reader.read(line, fmt::format("{}:{}", config.path, number), size()));
+    examples_.push_back(reader.read(line, number, fmt::format("{}:{}", config.path, number), size()));
   }
   if (file.bad()) throw DataError(fmt::format("{}: {}", config.path, std::strerror(errno)));
   if (examples_.empty()) throw DataError(fmt::format("{}: no line holds an example", config.path));

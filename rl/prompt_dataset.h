@@ -25,6 +25,7 @@ struct DatasetConfig {
 
 struct PromptExample {
   int64_t index;  // 0-based among the data lines (blank lines are none)
+  int64_t line;   // 1-based in the file
   std::string prompt;
   std::string answer;
   std::string response;

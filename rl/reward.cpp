@@ -6,6 +6,7 @@
 #include <cmath>
 #include <optional>
 
+#include "model/core/config_range.h"
 #include "rl/config_check.h"
 #include "rl/decimal_number.h"
 
@@ -124,8 +125,9 @@ void RewardConfig::visit(ConfigVisitor& visitor) {
 void RewardConfig::validate(const ConfigVisitor& visitor) const {
   check_config(is_metric_name(name), visitor, "name",
                fmt::format("\"{}\" is not a word of letters, digits, '_', '-' and '.'", name));
-  check_config(std::isfinite(weight), visitor, "weight", fmt::format("{} is not finite", weight));
-  check_config(std::isfinite(score), visitor, "score", fmt::format("{} is not finite", score));
+  constexpr double kLargest = 1e6;  // rewards are squared and summed in float32
+  require_range(visitor, "weight", weight, -kLargest, kLargest);
+  require_range(visitor, "score", score, -kLargest, kLargest);
   const std::string problem = config_pattern_problem(*this);
   check_config(problem.empty(), visitor, "pattern", problem);
 }

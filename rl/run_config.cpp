@@ -1,30 +1,19 @@
 #include "rl/run_config.h"
 
-#include <algorithm>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <utility>
+
+#include "model/core/config_range.h"
 #include "model/core/errors.h"
+#include "model/model_config.h"
 
 namespace grpo::rl {
 
 namespace {
 
-void require_range(const ConfigVisitor& visitor, const char* key, int64_t value, int64_t least,
-                   int64_t most) {
-  if (value < least || value > most) {
-    throw ConfigError(
-        fmt::format("{} is {}; allowed: {} to {}", visitor.where(key), value, least, most));
-  }
-}
-
-void require_range(const ConfigVisitor& visitor, const char* key, double value, double least,
-                   double most) {
-  if (!(value >= least && value <= most)) {
-    throw ConfigError(
-        fmt::format("{} is {}; allowed: {} to {}", visitor.where(key), value, least, most));
-  }
-}
-
-constexpr int64_t kMaxCount = int64_t{1} << 31;
+constexpr double kMaxLearningRate = 1e3;
 
 }  // namespace
 
@@ -40,10 +29,11 @@ void GrpoConfig::visit(ConfigVisitor& visitor) {
 }
 
 void GrpoConfig::validate(const ConfigVisitor& visitor) const {
-  require_range(visitor, "num_prompts_per_step", num_prompts_per_step, 1, kMaxCount);
-  require_range(visitor, "num_generations_per_prompt", num_generations_per_prompt, 1, kMaxCount);
-  require_range(visitor, "max_num_steps", max_num_steps, 1, kMaxCount);
-  require_range(visitor, "seed", seed, 0, INT64_MAX);
+  require_range<int64_t>(visitor, "num_prompts_per_step", num_prompts_per_step, 1, kMaxSequences);
+  require_range<int64_t>(visitor, "num_generations_per_prompt", num_generations_per_prompt, 1,
+                         kMaxSequences / num_prompts_per_step);
+  require_range<int64_t>(visitor, "max_num_steps", max_num_steps, 1, kMaxSteps);
+  require_range<int64_t>(visitor, "seed", seed, 0, INT64_MAX);
 }
 
 void ModelSizesConfig::visit(ConfigVisitor& visitor) {
@@ -59,6 +49,32 @@ void ModelSizesConfig::visit(ConfigVisitor& visitor) {
   visitor.field("tie_word_embeddings", tie_word_embeddings, "the LM head is the embedding");
 }
 
+void ModelSizesConfig::validate(const ConfigVisitor& visitor) const {
+  for (const auto& [key, value] : {std::pair{"hidden_size", hidden_size},
+                                   std::pair{"num_hidden_layers", num_hidden_layers},
+                                   std::pair{"num_attention_heads", num_attention_heads},
+                                   std::pair{"num_key_value_heads", num_key_value_heads},
+                                   std::pair{"intermediate_size", intermediate_size},
+                                   std::pair{"max_position_embeddings", max_position_embeddings}}) {
+    require_range<int64_t>(visitor, key, value, 1, model::largest_size(key));
+  }
+  require_range<int64_t>(visitor, "vocab_size", vocab_size, 0, model::largest_size("vocab_size"));
+  const auto require = [&](bool ok, const char* key, int64_t value, const std::string& allowed) {
+    if (!ok) {
+      throw ConfigError(fmt::format("{} is {}; allowed: {}", visitor.where(key), value, allowed));
+    }
+  };
+  require(hidden_size % num_attention_heads == 0, "hidden_size", hidden_size,
+          fmt::format("a multiple of num_attention_heads, {}", num_attention_heads));
+  require(hidden_size / num_attention_heads % model::kHeadDimMultiple == 0, "hidden_size", hidden_size,
+          fmt::format("a multiple of {} x num_attention_heads, {}", model::kHeadDimMultiple,
+                      model::kHeadDimMultiple * num_attention_heads));
+  require(num_attention_heads % num_key_value_heads == 0, "num_key_value_heads", num_key_value_heads,
+          fmt::format("a divisor of num_attention_heads, {}", num_attention_heads));
+  require_range(visitor, "rms_norm_eps", rms_norm_eps, model::kLeastRmsNormEps, 1.0);
+  require_range(visitor, "rope_theta", rope_theta, 1.0, model::kLargestRopeTheta);
+}
+
 void OptimizerKwargs::visit(ConfigVisitor& visitor) {
   visitor.field("lr", lr, "base learning rate");
   visitor.field("weight_decay", weight_decay, "decoupled decay of matrices (norms and biases have none)");
@@ -67,14 +83,17 @@ void OptimizerKwargs::visit(ConfigVisitor& visitor) {
 }
 
 void OptimizerKwargs::validate(const ConfigVisitor& visitor) const {
-  require_range(visitor, "lr", lr, 0.0, 1e3);
+  require_range(visitor, "lr", lr, 0.0, kMaxLearningRate);
   require_range(visitor, "weight_decay", weight_decay, 0.0, 1e3);
-  require_range(visitor, "eps", eps, 0.0, 1.0);
-  const bool good = betas.size() == 2 &&
-                    std::all_of(betas.begin(), betas.end(), [](double b) { return b >= 0 && b < 1; });
+  // Elements without a gradient divide 0 by this.
+  require_range(visitor, "eps", eps, 1e-30, 1.0);
+  constexpr double kLargestBeta = 0.9999999;  // 1 minus it is not 0 in float32
+  const bool good = betas.size() == 2 && std::all_of(betas.begin(), betas.end(), [](double b) {
+    return b >= 0 && b <= kLargestBeta;
+  });
   if (!good) {
-    throw ConfigError(
-        fmt::format("{}; allowed: two numbers, each at least 0 and below 1", visitor.where("betas")));
+    throw ConfigError(fmt::format("{} is [{}]; allowed: two numbers, each 0 to {}",
+                                  visitor.where("betas"), fmt::join(betas, ", "), kLargestBeta));
   }
 }
 
@@ -91,9 +110,9 @@ void SequencePackingConfig::visit(ConfigVisitor& visitor) {
 }
 
 void SequencePackingConfig::validate(const ConfigVisitor& visitor) const {
-  require_range(visitor, "train_mb_tokens", train_mb_tokens, 1, kMaxCount);
-  require_range(visitor, "logprob_mb_tokens", logprob_mb_tokens, 1, kMaxCount);
-  require_range(visitor, "logprob_chunk_tokens", logprob_chunk_tokens, 1, kMaxCount);
+  require_range<int64_t>(visitor, "train_mb_tokens", train_mb_tokens, 1, kMaxTokens);
+  require_range<int64_t>(visitor, "logprob_mb_tokens", logprob_mb_tokens, 1, kMaxTokens);
+  require_range<int64_t>(visitor, "logprob_chunk_tokens", logprob_chunk_tokens, 1, kMaxTokens);
 }
 
 void TokenizerConfig::visit(ConfigVisitor& visitor) {
@@ -130,8 +149,10 @@ void PolicyConfig::validate(const ConfigVisitor& visitor) const {
                                   visitor.where("precision"), *precision));
   }
   require_range(visitor, "init_std", init_std, 0.0, 10.0);
-  require_range(visitor, "train_global_batch_size", train_global_batch_size, 0, kMaxCount);
-  require_range(visitor, "max_total_sequence_length", max_total_sequence_length, 2, kMaxCount);
+  require_range<int64_t>(visitor, "train_global_batch_size", train_global_batch_size, 0,
+                         kMaxSequences);
+  require_range<int64_t>(visitor, "max_total_sequence_length", max_total_sequence_length, 2,
+                         kMaxSequenceTokens);
   require_range(visitor, "max_grad_norm", max_grad_norm, 0.0, 1e9);
 }
 
@@ -150,9 +171,9 @@ void WarmStartConfig::visit(ConfigVisitor& visitor) {
 }
 
 void WarmStartConfig::validate(const ConfigVisitor& visitor) const {
-  require_range(visitor, "num_steps", num_steps, 0, kMaxCount);
-  require_range(visitor, "global_batch_size", global_batch_size, 1, kMaxCount);
-  require_range(visitor, "lr", lr, 0.0, 1e3);
+  require_range<int64_t>(visitor, "num_steps", num_steps, 0, kMaxSteps);
+  require_range<int64_t>(visitor, "global_batch_size", global_batch_size, 1, kMaxSequences);
+  require_range(visitor, "lr", lr, 0.0, kMaxLearningRate);
 }
 
 void LoggerConfig::visit(ConfigVisitor& visitor) {
@@ -166,8 +187,8 @@ void LoggerConfig::validate(const ConfigVisitor& visitor) const {
   if (log_dir.empty()) {
     throw ConfigError(fmt::format("{} is empty; allowed: a folder", visitor.where("log_dir")));
   }
-  require_range(visitor, "console_period", console_period, 1, kMaxCount);
-  require_range(visitor, "num_samples_to_print", num_samples_to_print, 0, 1000);
+  require_range<int64_t>(visitor, "console_period", console_period, 1, kMaxSteps);
+  require_range<int64_t>(visitor, "num_samples_to_print", num_samples_to_print, 0, 1000);
 }
 
 void NumericsConfig::visit(ConfigVisitor& visitor) {

@@ -45,6 +45,7 @@ struct ModelSizesConfig {
   bool tie_word_embeddings = true;
 
   void visit(ConfigVisitor& visitor);
+  void validate(const ConfigVisitor& visitor) const;
 };
 
 struct OptimizerKwargs {

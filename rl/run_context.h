@@ -27,6 +27,8 @@ struct RunContext {
   void enter(const std::string& phase, int64_t step) {
     world.set_phase(phase, step);
     allocator.set_phase(phase);
+    current_phase = phase;
+    current_step = step;
   }
   // The observer is heard on this rank.
   bool reports() const { return world.rank() == 0; }
@@ -39,6 +41,8 @@ struct RunContext {
   Workspace workspace{allocator};
   MatrixLibrary matrix_library{allocator.device()};
   OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};
+  std::string current_phase;
+  int64_t current_step = 0;
 };
 
 }  // namespace grpo::rl

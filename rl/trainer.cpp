@@ -7,30 +7,12 @@
 #include "rl/memory_plan.h"
 #include "rl/model_source.h"
 #include "rl/run_checkpoint.h"
+#include "rl/run_inputs.h"
 #include "rl/stopwatch.h"
 #include "rl/warm_start.h"
+#include "rl/weights_report.h"
 
 namespace grpo::rl {
-
-namespace {
-
-std::vector<int32_t> stop_tokens(const generation::GenerationConfig& config,
-                                 const model::ModelConfig& model,
-                                 const model::Tokenizer& tokenizer) {
-  std::vector<int32_t> stops = model.eos_token_ids;
-  if (stops.empty() && tokenizer.eos_token_id()) stops.push_back(*tokenizer.eos_token_id());
-  for (const int64_t id : config.stop_token_ids) {
-    if (id >= model.vocab_size) {
-      throw ConfigError(fmt::format(
-          "policy.generation.stop_token_ids holds {}; allowed: ids below the vocabulary's {}", id,
-          model.vocab_size));
-    }
-    stops.push_back(static_cast<int32_t>(id));
-  }
-  return stops;
-}
-
-}  // namespace
 
 struct Trainer::Impl {
   Impl(const RunConfig& config, parallel::World& world, Device device, RunObserver& observer,
@@ -71,18 +53,12 @@ Trainer::Impl::Impl(const RunConfig& config, parallel::World& world, Device devi
                     RunObserver& observer, const std::atomic<bool>& stop_requested,
                     const std::optional<std::filesystem::path>& resume_from)
     : run(config, world, device, observer, stop_requested),
-      tokenizer(model::load_tokenizer(config.policy.tokenizer.name)),
+      tokenizer(open_tokenizer(config.policy)),
       rewards(config.env.rewards),
       gates(config.gates, known_metric_names(config)) {
   const Stopwatch watch(setup_seconds);
   run.enter("setup", 0);
-  DatasetConfig data = config.data.train;
-  const int64_t longest_prompt =
-      config.policy.max_total_sequence_length - config.policy.generation.max_new_tokens;
-  if (data.max_input_seq_length == 0 || data.max_input_seq_length > longest_prompt) {
-    data.max_input_seq_length = longest_prompt;
-  }
-  dataset.emplace(data, *tokenizer);
+  dataset.emplace(limited_dataset(config), *tokenizer);
   state.seed = config.grpo.seed;
   set_up_models(resume_from);
 }
@@ -92,7 +68,7 @@ void Trainer::Impl::set_up_models(const std::optional<std::filesystem::path>& re
   {
     const Stopwatch watch(model_seconds);
     const ModelSource source = open_model(run.config.policy, *tokenizer);
-    stops = stop_tokens(run.config.policy.generation, source.config, *tokenizer);
+    stops = stop_tokens(run.config.policy.generation, source.config, tokenizer.get());
     plan_memory(source.config);
     models = std::make_unique<PolicyModels>(run.config, source, run.world, run.allocator);
     announce_policy(source);
@@ -153,14 +129,12 @@ void Trainer::Impl::announce_policy(const ModelSource& source) {
 
 void Trainer::Impl::run_warm_start(const std::vector<int32_t>& stops) {
   const Stopwatch watch(warm_start_seconds);
-  if (stops.empty()) {
-    throw ConfigError(
-        "warm_start.num_steps is above 0, but neither the model, the tokenizer nor "
-        "policy.generation.stop_token_ids gives an end token to learn");
-  }
+  check_warm_start(run.config, *dataset, stops);
   run.enter("warm_start", 0);
-  warm_start(run.config, *dataset, stops.front(), models->policy(), models->policy_store(),
-             run.reports() ? &run.observer : nullptr, run.stop_requested, run.ctx);
+  naming_culprit(run, models->policy_store(), [&] {
+    return warm_start(run.config, *dataset, stops.front(), models->policy(), models->policy_store(),
+                      run.reports() ? &run.observer : nullptr, run.stop_requested, run.ctx);
+  });
   models->policy_store().drop_idle_buffers();
 }
 
@@ -204,7 +178,8 @@ bool Trainer::Impl::gates_stop(int64_t step, const MetricSet& metrics) {
 }
 
 bool Trainer::Impl::run_step(int64_t step) {
-  const StepRecord record = step_runner->run(step, state);
+  const StepRecord record =
+      naming_culprit(run, models->policy_store(), [&] { return step_runner->run(step, state); });
   MetricSet metrics;
   add_rollout_metrics(metrics, record, rewards.names());
   add_training_metrics(metrics, record);

@@ -30,12 +30,6 @@ std::vector<SupervisedExample> draw_examples(const RunConfig& config, const Prom
     supervised.tokens.insert(supervised.tokens.end(), example.response_tokens.begin(),
                              example.response_tokens.end());
     supervised.tokens.push_back(end_token);
-    if (static_cast<int64_t>(supervised.tokens.size()) > config.policy.max_total_sequence_length) {
-      throw DataError(fmt::format(
-          "{}: example {} has {} tokens with its response; allowed: policy.max_total_sequence_length, {}",
-          config.data.train.path, example.index + 1, supervised.tokens.size(),
-          config.policy.max_total_sequence_length));
-    }
     examples.push_back(std::move(supervised));
   }
   return examples;

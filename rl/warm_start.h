@@ -12,8 +12,8 @@
 namespace grpo::rl {
 
 // Collective over the store's groups. Learns prompt -> response plus `end_token` by mean negative log-likelihood of the
-// response tokens, with the policy's optimizer at warm_start.lr; its state is dropped afterwards. Examples that do not
-// fit policy.max_total_sequence_length are a DataError. Returns the last step's loss.
+// response tokens, with the policy's optimizer at warm_start.lr; its state is dropped afterwards. The examples fit
+// policy.max_total_sequence_length (check_warm_start). Returns the last step's loss.
 // Ends early on all ranks when `stop_requested` becomes true on any. `observer` may be null.
 double warm_start(const RunConfig& config, const PromptDataset& dataset, int32_t end_token,
                   model::Transformer& policy, parallel::ShardedParameterStore& store,

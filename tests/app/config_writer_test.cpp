@@ -25,7 +25,7 @@ rl::RunConfig unusual_config() {
   config.policy.tokenizer.name = "a: b # c";
   config.policy.precision = "float32";
   config.policy.optimizer.kwargs.betas = {1.0 / 3.0, 0.0};
-  config.policy.optimizer.kwargs.lr = 4.9406564584124654e-324;
+  config.policy.optimizer.kwargs.lr = 1.1754943508222876e-38;
   config.policy.generation.stop_token_ids = {0, 151643};
   config.policy.generation.ignore_eos = true;
   config.data.train.path = "d.jsonl";
@@ -43,7 +43,7 @@ rl::RunConfig unusual_config() {
   config.env.rewards[1].pattern = R"(#### (\d+)|'x')";
   config.gates.resize(1);
   config.gates[0].metric = "train/loss";
-  config.gates[0].min = -1e-300;
+  config.gates[0].min = -1.25e-38;
   return config;
 }
 
@@ -68,7 +68,7 @@ TEST(ConfigWriter, ReadsBackToTheSameConfig) {
   ASSERT_EQ(back.env.rewards.size(), 2u);
   EXPECT_EQ(back.env.rewards[1].pattern, config.env.rewards[1].pattern);
   ASSERT_EQ(back.gates.size(), 1u);
-  EXPECT_EQ(back.gates[0].min, -1e-300);
+  EXPECT_EQ(back.gates[0].min, -1.25e-38);
   EXPECT_EQ(back.gates[0].max, std::nullopt);
 }
 

@@ -1,6 +1,9 @@
 #include "app/yaml_config_reader.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
 
 #include "model/core/errors.h"
 #include "tests/app/bad_config.h"
@@ -249,8 +252,8 @@ std::vector<BadCase> invalid_values() {
       {"deep",
        "policy:\n  model_name: custom\n  optimizer:\n    kwargs:\n      betas: [0.9]\n",
        {},
-       "c.yaml:5:7: policy.optimizer.kwargs.betas; allowed: two numbers, each at least 0 and below "
-       "1"},
+       "c.yaml:5:7: policy.optimizer.kwargs.betas is [0.9]; allowed: two numbers, each 0 to "
+       "0.9999999"},
   };
 }
 INSTANTIATE_TEST_SUITE_P(Validation, BadConfig, ::testing::ValuesIn(invalid_values()), case_name);
@@ -337,6 +340,23 @@ TEST(YamlConfigReader, TakesByteOrderMarkAndWindowsLineEnds) {
             "custom");
 }
 
+TEST(YamlConfigReader, TextThatIsNotUtf8) {
+  EXPECT_EQ(error_of(with("logger: {log_dir: \"a\xC3(\"}\n")),
+            "c.yaml: the text is not UTF-8: byte 0xc3 at offset 80; allowed: YAML text in UTF-8");
+}
+
+TEST(YamlConfigReader, PlacesOfKeysAreKept) {
+  const ScratchFolder folder;
+  const std::string path = folder.write("c.yaml", with("gates:\n  - {metric: train/loss, max: 1}\n"));
+  KeyPlaces places;
+  load_run_config(path, {"policy.generation.top_k=5", "gates.0.max=2"}, &places);
+  EXPECT_EQ(places.at("policy.model_name"), path + ":1:10");
+  EXPECT_EQ(places.at("gates.0.metric"), path + ":4:6");
+  EXPECT_EQ(places.at("gates.0.max"), "override gates.0.max=2");
+  EXPECT_EQ(places.at("policy.generation.top_k"), "override policy.generation.top_k=5");
+  EXPECT_FALSE(places.contains("policy.generation.top_p"));
+}
+
 TEST(YamlConfigReader, FilesThatCannotBeRead) {
   const ScratchFolder folder;
   const auto error = [](const std::string& path) -> std::string {
@@ -348,9 +368,15 @@ TEST(YamlConfigReader, FilesThatCannotBeRead) {
     return "";
   };
   EXPECT_EQ(error(folder.path() + "/none.yaml"),
-            folder.path() + "/none.yaml: cannot be read: No such file or directory");
-  EXPECT_EQ(error(folder.path()), folder.path() + ": is a folder; allowed: a YAML file");
-  EXPECT_EQ(error("/dev/zero"), "/dev/zero: is larger than 16 MiB; allowed: a YAML config file");
+            folder.path() + "/none.yaml: No such file or directory");
+  EXPECT_EQ(error(folder.path()), folder.path() + ": is a folder; allowed: a regular file");
+  EXPECT_EQ(error("/dev/zero"), "/dev/zero: is a device; allowed: a regular file");
+  const std::string pipe = folder.path() + "/pipe.yaml";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(error(pipe), pipe + ": is a pipe; allowed: a regular file");
+  const std::string circle = folder.path() + "/circle.yaml";
+  std::filesystem::create_symlink(circle, circle);
+  EXPECT_EQ(error(circle), circle + ": Too many levels of symbolic links");
 }
 
 TEST(YamlConfigReader, DeepNestingIsAnErrorNotACrash) {

@@ -107,12 +107,12 @@ TEST(SafetensorsFile, BrokenFramesAreRefused) {
   expect_parts(problem(file_text("{} x", 0)), {"header: not valid JSON"});
   expect_parts(problem(file_text("{\"\xff\":1}", 0)), {"header: not valid JSON"});
   expect_parts(message_of<DataError>([&] { const SafetensorsFile file(folder.path()); }),
-               {"not a regular file"});
+               {"is a folder"});
   expect_parts(message_of<DataError>([&] { const SafetensorsFile file(folder.path() / "none"); }),
                {"none: No such file"});
   ASSERT_EQ(::mkfifo((folder.path() / "pipe").c_str(), 0600), 0);
   expect_parts(message_of<DataError>([&] { const SafetensorsFile file(folder.path() / "pipe"); }),
-               {"pipe: not a regular file"});
+               {"pipe: is a pipe"});
 }
 
 TEST(SafetensorsFile, BrokenEntriesAreRefused) {

@@ -48,7 +48,7 @@ TEST(LrSchedule, Validation) {
   EXPECT_EQ(validation_error(make("constant", 0, 5, 0)),
             "test.yaml:1:1: decay_steps: 5 has no effect with name: constant; allowed: 0");
   EXPECT_EQ(validation_error(make("cosine", 0, 0, 1.5)),
-            "test.yaml:1:1: min_lr_ratio: 1.5 is not between 0 and 1");
+            "test.yaml:1:1: min_lr_ratio is 1.5; allowed: 0 to 1");
 }
 
 }  // namespace

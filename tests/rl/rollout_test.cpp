@@ -52,6 +52,7 @@ std::vector<PromptExample> make_examples(int64_t count) {
   std::vector<PromptExample> examples;
   for (int64_t i = 0; i < count; ++i) {
     PromptExample example{.index = 50 + i,
+                          .line = 51 + i,
                           .prompt = fmt::format("prompt {}", i),
                           .answer = fmt::format("<{}>", 10 + i),
                           .response = {},
