@@ -6,6 +6,7 @@
 #include "app/commands.h"
 #include "app/inference_config.h"
 #include "app/rank_session.h"
+#include "app/run_lock.h"
 #include "app/text_file.h"
 #include "app/token_lines.h"
 #include "generation/engine.h"
@@ -142,6 +143,10 @@ int run_generate(const GenerateOptions& options) {
   InferenceConfig config = load_inference_config(options.model_dir, options.overrides, &places);
   const RankPlan plan = plan_ranks(options.num_local_ranks, config.parallel,
                                    std::filesystem::absolute(options.output_path).parent_path());
+  if (!plan.environment || plan.environment->rank == 0) {
+    check_writable("--output: folder",
+                   std::filesystem::absolute(options.output_path).parent_path());
+  }
   return run_ranks(plan, [&](RankContext& context) {
     return with_places(places, [&] { return generate_on_rank(options, config, context); });
   });

@@ -1,5 +1,8 @@
 #include "app/rank_session.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <exception>
 #include <numeric>
 
@@ -147,6 +150,20 @@ int run_rank(const RankPlan& plan, const LaunchEnvironment& environment,
   }
 }
 
+// Where the ranks of this machine meet: not beside what they write, so that a full disk there
+// cannot keep them from saying so. The user's own, as others may have theirs.
+std::filesystem::path local_meeting_folder(const std::filesystem::path& otherwise) {
+  std::error_code error;
+  const auto temporary = std::filesystem::temp_directory_path(error);
+  if (error) return otherwise;
+  const auto own = temporary / fmt::format("grpo_train-{}", ::geteuid());
+  ::mkdir(own.c_str(), 0700);
+  struct stat status {};
+  const bool is_own = ::lstat(own.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+                      status.st_uid == ::geteuid() && ::access(own.c_str(), W_OK | X_OK) == 0;
+  return is_own ? own : otherwise;
+}
+
 }  // namespace
 
 RankPlan plan_ranks(const std::optional<int>& num_local_ranks,
@@ -165,7 +182,10 @@ RankPlan plan_ranks(const std::optional<int>& num_local_ranks,
                       plan.environment->world_size));
     }
     plan.world_size = plan.environment->world_size;
-  } else if (num_local_ranks) {
+    return plan;
+  }
+  plan.meeting_folder = local_meeting_folder(meeting_folder);
+  if (num_local_ranks) {
     plan.world_size = *num_local_ranks;
   } else {
     const int64_t size = config.tensor * config.gtp_remat * std::max<int64_t>(config.data, 1);
@@ -189,7 +209,10 @@ int run_ranks(const RankPlan& plan, const std::function<ExitCode(RankContext&)>&
   if (plan.environment) return rank_main(*plan.environment);
   // A rank that is late after a failure has had its time to answer.
   const auto grace = std::min<std::chrono::milliseconds>(plan.timeout, std::chrono::seconds(10));
-  return run_local_ranks(plan.world_size, plan.meeting_folder, rank_main, grace);
+  const int code = run_local_ranks(plan.world_size, plan.meeting_folder, rank_main, grace);
+  std::error_code ignored;
+  std::filesystem::remove(plan.meeting_folder, ignored);  // unless something lies there
+  return code;
 }
 
 }  // namespace grpo::app

@@ -24,18 +24,24 @@ void refuse_used_log_dir(const std::filesystem::path& log_dir, bool overwrite);
 
 // What becomes of an earlier run's files in the folder.
 struct EarlierRun {
-  bool overwrite = false;                // remove them
-  std::optional<int64_t> continue_after; // keep the steps up to this one and append (a resumed run)
+  bool overwrite = false;  // remove them
+  std::optional<int64_t>
+      continue_after;  // keep the steps up to this one and append (a resumed run)
 };
 
 class RunFiles {
  public:
-  // Makes the folder. Throws ConfigError as above and for a folder that cannot be made; DataError (file, line) when the
-  // run to continue left lines that are no metrics.
+  // Looks at what an earlier run left and changes none of it: that comes with the first write, so
+  // that a run that fails before it leaves everything as it was. Throws ConfigError as above;
+  // DataError for a folder that cannot be made, and (file, line) when the run to continue left
+  // lines that are no metrics or not in the order of their steps.
   RunFiles(std::filesystem::path log_dir, const EarlierRun& earlier);
 
+  // Of the run to continue: steps that metrics.jsonl lacks.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
   // All throw DataError naming the file that cannot be written.
-  void write_config(const std::string& yaml) const;
+  void write_config(const std::string& yaml);
   void write_step(int64_t step, const rl::MetricSet& metrics);
   void write_sample(int64_t step, const std::string& json_line);
 
@@ -43,10 +49,16 @@ class RunFiles {
 
  private:
   std::string metrics_json() const;
-  void keep_steps(int64_t last_step);
+  void read_steps(int64_t last_step);
+  void read_step(const std::string& line, const std::string& where, int64_t last_step);
+  void begin();
   void add_to_series(int64_t step, const std::string& name, const std::string& number);
 
   std::filesystem::path log_dir_;
+  EarlierRun earlier_;
+  std::vector<std::string> warnings_;
+  std::string kept_lines_;              // of the run to continue
+  std::optional<int64_t> newest_step_;  // in metrics.jsonl
   std::optional<LineFile> metrics_lines_;
   std::vector<std::string> names_;             // metrics in the order they first came
   std::map<std::string, std::string> series_;  // name -> "\"1\": 0.25, \"2\": 0.5"

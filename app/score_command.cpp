@@ -7,6 +7,7 @@
 #include "app/commands.h"
 #include "app/inference_config.h"
 #include "app/rank_session.h"
+#include "app/run_lock.h"
 #include "app/text_file.h"
 #include "app/token_lines.h"
 #include "model/ops/matrix_library.h"
@@ -59,7 +60,8 @@ ExitCode score_on_rank(const ScoreOptions& options, const InferenceConfig& confi
   for (const auto& tokens : lines) longest = std::max(longest, static_cast<int64_t>(tokens.size()));
 
   Allocator allocator(
-      parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world).device);
+      parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world)
+          .device);
   Workspace workspace(allocator);
   MatrixLibrary matrix_library(allocator.device());
   OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};
@@ -95,6 +97,10 @@ int run_score(const ScoreOptions& options) {
   const parallel::Mesh mesh(static_cast<int>(config.parallel.tensor),
                             static_cast<int>(config.parallel.gtp_remat),
                             static_cast<int>(config.parallel.data));
+  if (!plan.environment || plan.environment->rank == 0) {
+    check_writable("--output: folder",
+                   std::filesystem::absolute(options.output_path).parent_path());
+  }
   return run_ranks(plan, [&](RankContext& context) {
     return with_places(places, [&] { return score_on_rank(options, config, mesh, context); });
   });

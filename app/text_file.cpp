@@ -1,10 +1,12 @@
 #include "app/text_file.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "model/atomic_file.h"
 #include "model/core/errors.h"
 
 namespace grpo::app {
@@ -18,15 +20,36 @@ namespace {
 
 }  // namespace
 
-LineFile::LineFile(std::filesystem::path path) : path_(std::move(path)) {
-  file_.reset(std::fopen(path_.c_str(), "ae"));
-  if (file_ == nullptr) fail(path_, "opened");
+LineFile::LineFile(std::filesystem::path path)
+    : path_(std::move(path)),
+      descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
+  if (descriptor_ < 0) fail(path_, "opened");
+  num_bytes_ = ::lseek(descriptor_, 0, SEEK_END);
 }
+
+LineFile::~LineFile() { ::close(descriptor_); }
 
 void LineFile::write_line(const std::string& line) {
   const std::string text = line + "\n";
-  const bool written = std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size();
-  if (!written || std::fflush(file_.get()) != 0) fail(path_, "written");
+  size_t written = 0;
+  while (written < text.size()) {
+    const ssize_t count = ::write(descriptor_, text.data() + written, text.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      const int error = errno;
+      // Nothing more can be done where even this fails; a resumed run drops half a last line.
+      [[maybe_unused]] const int ignored = ::ftruncate(descriptor_, num_bytes_);
+      errno = error;
+      fail(path_, "written");
+    }
+    written += static_cast<size_t>(count);
+  }
+  num_bytes_ += static_cast<int64_t>(text.size());
+}
+
+void LineFile::sync() const {
+  // EINVAL: a file that cannot be synced, as a pipe.
+  if (::fsync(descriptor_) != 0 && errno != EINVAL) fail(path_, "written");
 }
 
 void write_standard_output(const std::string& text) {
@@ -40,32 +63,11 @@ void write_whole_file(const std::filesystem::path& link, const std::string& text
   const bool is_link = std::filesystem::is_symlink(link, ignored);
   const std::filesystem::path path = is_link ? std::filesystem::weakly_canonical(link) : link;
   const auto kind = std::filesystem::status(path, ignored).type();
-  if (kind != std::filesystem::file_type::not_found && kind != std::filesystem::file_type::regular) {
+  if (kind != std::filesystem::file_type::not_found &&
+      kind != std::filesystem::file_type::regular) {
     throw DataError(fmt::format("{}: cannot be replaced: not a regular file", link.string()));
   }
-  const std::filesystem::path draft = path.string() + ".tmp";
-  std::FILE* file = std::fopen(draft.c_str(), "we");
-  if (file == nullptr) fail(draft, "opened");
-  // fsync reports what a network file system or a quota has refused, before the rename makes it the
-  // truth.
-  bool good = std::fwrite(text.data(), 1, text.size(), file) == text.size() &&
-              std::fflush(file) == 0 && fsync(fileno(file)) == 0;
-  int error = errno;
-  if (std::fclose(file) != 0 && good) {
-    good = false;
-    error = errno;
-  }
-  if (!good) {
-    unlink(draft.c_str());
-    errno = error;
-    fail(draft, "written");
-  }
-  if (std::rename(draft.c_str(), path.c_str()) != 0) {
-    error = errno;
-    unlink(draft.c_str());
-    errno = error;
-    fail(path, "replaced");
-  }
+  model::write_file_atomically(path, text);
 }
 
 }  // namespace grpo::app

@@ -2,29 +2,31 @@
 // behind.
 #pragma once
 
-#include <cstdio>
+#include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <string>
 
 namespace grpo::app {
 
 // Appends lines; each is handed to the kernel before write_line returns. One thread. Throws
-// DataError naming the file when it cannot be opened or written (a full disk).
+// DataError naming the file when it cannot be opened or written (a full disk); no part of the line
+// stays then.
 class LineFile {
  public:
   explicit LineFile(std::filesystem::path path);
+  ~LineFile();
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
 
   void write_line(const std::string& line);
+  // The lines so far survive a loss of power.
+  void sync() const;
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-
   std::filesystem::path path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  int descriptor_;
+  int64_t num_bytes_ = 0;  // whole lines
 };
 
 // The whole of a command's output. Throws DataError when it cannot be written (a full disk, a closed

@@ -2,11 +2,13 @@
 #include <unistd.h>
 
 #include <iostream>
+#include <numeric>
 
 #include "app/commands.h"
 #include "app/config_writer.h"
 #include "app/host_memory.h"
 #include "app/rank_session.h"
+#include "app/run_lock.h"
 #include "app/run_log.h"
 #include "app/stop_signals.h"
 #include "app/text_file.h"
@@ -72,7 +74,79 @@ void announce_local_ranks(const TrainOptions& options, const rl::RunConfig& conf
                            reason));
 }
 
-std::string ending(const rl::RunOutcome& outcome, const rl::RunConfig& config) {
+// What keeps other runs out of this one's folders, on world rank 0.
+struct FolderLocks {
+  explicit FolderLocks(const rl::RunConfig& config)
+      : log_dir("logger.log_dir", config.logger.log_dir) {
+    const rl::CheckpointingConfig& checkpointing = config.checkpointing;
+    if (checkpointing.enabled && !checkpointing.checkpoint_dir.empty()) {
+      checkpoints.emplace("checkpointing.checkpoint_dir", checkpointing.checkpoint_dir);
+    }
+  }
+
+  bool are_held() const { return log_dir.is_held() && (!checkpoints || checkpoints->is_held()); }
+
+  RunLock log_dir;
+  std::optional<RunLock> checkpoints;  // where they do not lie in log_dir
+};
+
+// Where a run starts: a checkpoint and its step, or fresh.
+struct Start {
+  rl::ResumePoint point;
+  EarlierRun earlier;
+  std::string message;
+
+  bool nothing_left(const rl::RunConfig& config) const {
+    return point.checkpoint && point.step >= config.grpo.max_num_steps;
+  }
+};
+
+std::filesystem::path checkpoint_parent(const rl::RunConfig& config) {
+  return rl::checkpoint_parent(config.checkpointing, config.logger.log_dir);
+}
+
+Start find_start(const std::optional<std::string>& resume, const rl::RunConfig& config,
+                 Communicator& everyone) {
+  Start start{.point = {},
+              .earlier = {.overwrite = config.logger.overwrite, .continue_after = std::nullopt},
+              .message = {}};
+  if (!resume) return start;
+  start.point = rl::find_resume_point(*resume, checkpoint_parent(config), everyone);
+  if (!start.point.checkpoint) {
+    start.earlier.continue_after = -1;
+    start.message = fmt::format("--resume auto: no finished checkpoint in {}, starting fresh",
+                                checkpoint_parent(config).string());
+    return start;
+  }
+  start.earlier.continue_after = start.point.step;
+  start.message = fmt::format("resuming from step {} of {}", start.point.step,
+                              start.point.checkpoint->string());
+  return start;
+}
+
+// A later --resume auto must not find the checkpoints of two runs.
+void refuse_used_checkpoints(const rl::RunConfig& config, const Start& start) {
+  if (!config.checkpointing.enabled || start.earlier.overwrite || start.earlier.continue_after)
+    return;
+  const auto found = parallel::finished_checkpoints(checkpoint_parent(config));
+  if (found.empty()) return;
+  throw ConfigError(fmt::format(
+      "{} is of an earlier run; allowed: another checkpointing.checkpoint_dir, --resume auto "
+      "to go on from it, or logger.overwrite=true to set it aside",
+      found.back().string()));
+}
+
+// Once setup has succeeded everywhere: what an earlier run left and this one replaces goes away.
+void take_over(const rl::RunConfig& config, const Start& start, RunFiles& files, Console& console) {
+  if (config.checkpointing.enabled) {
+    const auto moved = rl::set_aside_checkpoints(checkpoint_parent(config),
+                                                 start.earlier.continue_after.value_or(-1));
+    for (const std::string& line : moved) console.warning(line);
+  }
+  files.write_config(config_to_yaml(config));
+}
+
+std::string ending(const rl::RunOutcome& outcome, const rl::RunConfig& config, const Start& start) {
   const std::string done = fmt::format("{} of {} steps, results in {}", outcome.num_steps,
                                        config.grpo.max_num_steps, config.logger.log_dir);
   if (outcome.exit_code == ExitCode::kSavedAfterSignal) {
@@ -82,43 +156,22 @@ std::string ending(const rl::RunOutcome& outcome, const rl::RunConfig& config) {
   if (outcome.exit_code == ExitCode::kOther) {
     return fmt::format("stopped by a signal, without a checkpoint, after {}", done);
   }
+  if (start.nothing_left(config)) {
+    return fmt::format("nothing is left to do: {} is of step {}, grpo.max_num_steps is {}",
+                       start.point.checkpoint->string(), start.point.step,
+                       config.grpo.max_num_steps);
+  }
   if (outcome.exit_code == ExitCode::kGate) return fmt::format("a gate failed: {}", done);
   return fmt::format("done: {}", done);
 }
 
-// Where a run starts: a checkpoint and its step, or fresh.
-struct Start {
-  std::optional<std::filesystem::path> checkpoint;
-  EarlierRun earlier;
-  std::string message;
-};
-
-Start find_start(const std::optional<std::string>& resume, const rl::RunConfig& config) {
-  Start start{.checkpoint = std::nullopt,
-              .earlier = {.overwrite = config.logger.overwrite, .continue_after = std::nullopt},
-              .message = {}};
-  if (!resume) return start;
-  const std::filesystem::path parent =
-      rl::checkpoint_parent(config.checkpointing, config.logger.log_dir);
-  start.checkpoint = rl::find_checkpoint(*resume, parent);
-  if (!start.checkpoint) {
-    start.earlier.continue_after = -1;
-    start.message = fmt::format("--resume auto: no finished checkpoint in {}, starting fresh",
-                                parent.string());
-    return start;
-  }
-  const int64_t step = parallel::read_manifest(*start.checkpoint).step;
-  start.earlier.continue_after = step;
-  start.message = fmt::format("resuming from step {} ({})", step, start.checkpoint->string());
-  return start;
-}
-
 // World rank 0: files and console around the trainer.
-ExitCode train_on_first_rank(const rl::RunConfig& config, const Start& start, RankContext& context) {
-  const parallel::RankDevice device =
-      parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world);
+ExitCode train_on_first_rank(const rl::RunConfig& config, const Start& start,
+                             Communicator& everyone, RankContext& context) {
+  const parallel::RankDevice device = parallel::choose_device(
+      config.parallel.device, context.environment.local_rank, context.world);
   RunFiles files(config.logger.log_dir, start.earlier);
-  files.write_config(config_to_yaml(config));
+  refuse_used_checkpoints(config, start);
   // mpirun gives its ranks a terminal even when its own output goes to a file.
   const bool is_terminal = context.environment.launcher != "mpirun" && isatty(STDOUT_FILENO) == 1;
   Console console(std::cout, is_terminal);
@@ -126,22 +179,46 @@ ExitCode train_on_first_rank(const rl::RunConfig& config, const Start& start, Ra
   console.message(fmt::format("layout of {} rank{}:\n{}{}", world_size, world_size == 1 ? "" : "s",
                               mesh_of(config).to_string(),
                               rl::batch_arithmetic(config, world_size)));
+  for (const std::string& line : start.point.warnings) console.warning(line);
+  for (const std::string& line : files.warnings()) console.warning(line);
   if (!start.message.empty()) console.message(start.message);
   console.message("device: " + device.description);
   RunLog log(files, console, config.grpo.max_num_steps, config.logger);
-  rl::Trainer trainer(config, context.world, device.device, log, context.stop_requested, start.checkpoint);
+  rl::Trainer trainer(config, context.world, device.device, log, context.stop_requested,
+                      start.point.checkpoint);
+  everyone.barrier();
+  if (!start.nothing_left(config)) take_over(config, start, files, console);
   const rl::RunOutcome outcome = trainer.run();
   console.gate_summary(outcome.gates);
-  console.message(ending(outcome, config));
+  console.message(ending(outcome, config, start));
   return outcome.exit_code;
 }
 
-ExitCode train_on_other_rank(const rl::RunConfig& config, const Start& start, RankContext& context) {
+ExitCode train_on_other_rank(const rl::RunConfig& config, const Start& start,
+                             Communicator& everyone, RankContext& context) {
   SilentObserver silent;
-  const parallel::RankDevice device =
-      parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world);
-  rl::Trainer trainer(config, context.world, device.device, silent, context.stop_requested, start.checkpoint);
+  const parallel::RankDevice device = parallel::choose_device(
+      config.parallel.device, context.environment.local_rank, context.world);
+  rl::Trainer trainer(config, context.world, device.device, silent, context.stop_requested,
+                      start.point.checkpoint);
+  everyone.barrier();
   return trainer.run().exit_code;
+}
+
+ExitCode train_on_rank(const rl::RunConfig& config, const std::optional<std::string>& resume,
+                       RankContext& context) {
+  std::optional<FolderLocks> locks;
+  if (context.world.rank() == 0) locks.emplace(config);
+  std::vector<int> ranks(static_cast<size_t>(context.world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const auto everyone = context.world.make_group(ranks, "start of run");
+  Start start = find_start(resume, config, *everyone);
+  if (locks && !locks->are_held()) {
+    start.point.warnings.emplace_back(
+        "the file system has no locks: nothing keeps a second run out of this one's folders");
+  }
+  return context.world.rank() == 0 ? train_on_first_rank(config, start, *everyone, context)
+                                   : train_on_other_rank(config, start, *everyone, context);
 }
 
 }  // namespace
@@ -158,16 +235,14 @@ int run_train(const TrainOptions& options) {
     if (is_first) print_check(config, plan.world_size);
     return static_cast<int>(ExitCode::kDone);
   }
-  const Start start = find_start(options.resume, config);
+  if (is_first) check_writable("logger.log_dir", config.logger.log_dir);
   if (!plan.environment) {
-    refuse_used_log_dir(config.logger.log_dir, config.logger.overwrite || options.resume.has_value());
+    refuse_used_log_dir(config.logger.log_dir,
+                        config.logger.overwrite || options.resume.has_value());
     announce_local_ranks(options, config, plan.world_size);
   }
   return run_ranks(plan, [&](RankContext& context) {
-    return with_places(places, [&] {
-      return context.world.rank() == 0 ? train_on_first_rank(config, start, context)
-                                       : train_on_other_rank(config, start, context);
-    });
+    return with_places(places, [&] { return train_on_rank(config, options.resume, context); });
   });
 }
 

@@ -26,6 +26,7 @@ std::set<std::string> known_metric_names(const RunConfig& config) {
       "timing/train/policy_training", "performance/tokens_per_sec_per_gpu",
       "performance/generation_tokens_per_sec_per_gpu",
       "performance/policy_training_tokens_per_sec_per_gpu", "performance/samples_per_sec"};
+  if (config.checkpointing.enabled) names.insert("timing/train/checkpointing");
   std::vector<std::string> phases{"setup", "refit", "generation", "policy_and_reference_logprobs",
                                   "policy_training"};
   if (config.warm_start.num_steps > 0) phases.push_back("warm_start");

@@ -25,12 +25,13 @@ struct Trainer::Impl {
     return memory_plan.ranks[static_cast<size_t>(run.world.rank())];
   }
   void compare_memory();
-  void announce_policy(const ModelSource& source);
+  void announce_policy(const ModelSource& source, bool resumes);
   void run_warm_start(const std::vector<int32_t>& stops);
   void report_setup();
   void report(int64_t step, const StepRecord& record, const MetricSet& metrics);
   bool gates_stop(int64_t step, const MetricSet& metrics);
   // Runs and reports one step; true when it is the last.
+  MetricSet save(int64_t step, const StepRecord& record, const MetricSet& metrics);
   bool run_step(int64_t step);
 
   RunContext run;
@@ -71,7 +72,7 @@ void Trainer::Impl::set_up_models(const std::optional<std::filesystem::path>& re
     stops = stop_tokens(run.config.policy.generation, source.config, tokenizer.get());
     plan_memory(source.config);
     models = std::make_unique<PolicyModels>(run.config, source, run.world, run.allocator);
-    announce_policy(source);
+    announce_policy(source, resume_from.has_value());
   }
   if (run.config.warm_start.num_steps > 0 && !resume_from) run_warm_start(stops);
   run.enter("setup", 0);
@@ -113,14 +114,14 @@ void Trainer::Impl::compare_memory() {
   if (run.reports()) run.observer.on_measured_memory(memory_plan, measured);
 }
 
-void Trainer::Impl::announce_policy(const ModelSource& source) {
+void Trainer::Impl::announce_policy(const ModelSource& source, bool resumes) {
   if (!run.reports()) return;
   const PolicyConfig& policy = run.config.policy;
   run.observer.on_message(
       fmt::format("model {}: {} parameters, {} layers, vocabulary {}, {}", policy.model_name,
                   num_elements(models->policy_store().specs()), source.config.num_layers,
                   source.config.vocab_size, dtype_name(models->policy_store().dtype())));
-  if (source.weights == nullptr) {
+  if (source.weights == nullptr && !resumes) {
     run.observer.on_warning(
         fmt::format("policy.model_name is '{}': the weights are RANDOM, drawn from seed {}",
                     policy.model_name, run.config.grpo.seed));
@@ -184,10 +185,31 @@ bool Trainer::Impl::run_step(int64_t step) {
   add_rollout_metrics(metrics, record, rewards.names());
   add_training_metrics(metrics, record);
   add_system_metrics(metrics, record, run.world.size(), run.allocator, own_plan());
+  bool ends = gates_stop(step, metrics) || step == run.config.grpo.max_num_steps;
+  const bool saves = run.config.checkpointing.enabled &&
+                     (ends || step % run.config.checkpointing.save_period == 0);
+  if (saves) {
+    const MetricSet saving = save(step, record, metrics);
+    ends = gates_stop(step, saving) || ends;
+    for (const auto& [name, value] : saving.values()) metrics.set(name, value);
+  }
   report(step, record, metrics);
-  const bool ends = gates_stop(step, metrics) || step == run.config.grpo.max_num_steps;
-  if (ends || step % run.config.checkpointing.save_period == 0) checkpoint->save(step, state);
   return ends;
+}
+
+// A step's line tells what its checkpoint cost, so it comes after it; without a checkpoint, too.
+MetricSet Trainer::Impl::save(int64_t step, const StepRecord& record, const MetricSet& metrics) {
+  double seconds = 0;
+  try {
+    const Stopwatch watch(seconds);
+    checkpoint->save(step, state);
+  } catch (const Error&) {
+    report(step, record, metrics);
+    throw;
+  }
+  MetricSet saving;
+  saving.set("timing/train/checkpointing", seconds);
+  return saving;
 }
 
 Trainer::Trainer(const RunConfig& config, parallel::World& world, Device device,

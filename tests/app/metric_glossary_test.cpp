@@ -14,6 +14,7 @@ TEST(MetricGlossary, NamesEveryMetricOfARun) {
   text << std::ifstream(GRPO_SOURCE_DIR "/README.md").rdbuf();
   rl::RunConfig config;
   config.warm_start.num_steps = 1;
+  config.checkpointing.enabled = true;
   for (const std::string& name : rl::known_metric_names(config)) {
     EXPECT_NE(text.str().find("`" + name + "`"), std::string::npos) << name;
   }

@@ -1,9 +1,11 @@
 #include "app/run_files.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cmath>
+#include <csignal>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -40,7 +42,9 @@ TEST(RunFiles, MetricsAreALineAStepAndASeriesAMetric) {
   EXPECT_EQ(json["train/loss"].size(), 2u);
   EXPECT_EQ(json["train/lr"].size(), 1u);
   EXPECT_EQ(json["timing/setup/total"]["0"], 0.5);
-  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/a/b/metrics.json.tmp"));
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path() + "/a/b")) {
+    EXPECT_EQ(entry.path().string().find(".partial"), std::string::npos) << entry.path();
+  }
 }
 
 TEST(RunFiles, NonFiniteNumbersStayVisibleInValidJson) {
@@ -101,16 +105,60 @@ TEST(RunFiles, AnEmptyMetricsFileIsNoEarlierRun) {
   EXPECT_THROW(refuse_used_log_dir(folder.path(), false), ConfigError);
 }
 
-TEST(RunFiles, AFolderThatCannotBeMadeIsAConfigError) {
+TEST(RunFiles, AFolderThatCannotBeMadeIsNamedByItsKey) {
   const ScratchFolder folder;
   folder.write("file", "");
   try {
     RunFiles files(folder.path() + "/file/run", {});
     FAIL() << "a folder inside a file";
-  } catch (const ConfigError& error) {
+  } catch (const DataError& error) {
     EXPECT_NE(std::string(error.what()).find("logger.log_dir"), std::string::npos);
     EXPECT_NE(std::string(error.what()).find("Not a directory"), std::string::npos) << error.what();
   }
+}
+
+// A setup that fails leaves the earlier run as it was, whatever this one was allowed to do.
+TEST(RunFiles, NothingChangesBeforeTheFirstWrite) {
+  const ScratchFolder folder;
+  const std::string lines = "{\"step\": 0}\n{\"step\": 1, \"a\": 1}\n{\"step\": 2, \"a\": 2}\n";
+  folder.write("metrics.jsonl", lines);
+  for (const char* name : {"metrics.json", "config.yaml", "samples/step_2.jsonl"})
+    folder.write(name, "old");
+  for (const EarlierRun& earlier : {EarlierRun{.overwrite = true, .continue_after = std::nullopt},
+                                    EarlierRun{.overwrite = false, .continue_after = 1}}) {
+    { const RunFiles files(folder.path(), earlier); }
+    EXPECT_EQ(folder.read("metrics.jsonl"), lines);
+    for (const char* name : {"metrics.json", "config.yaml", "samples/step_2.jsonl"}) {
+      EXPECT_EQ(folder.read(name), "old") << name;
+    }
+  }
+}
+
+// Files of at most `num_bytes` while it lives: what a full disk does in the middle of a write.
+class SmallDisk {
+ public:
+  explicit SmallDisk(rlim_t num_bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &limit_);
+    const rlimit small{num_bytes, limit_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+  }
+  ~SmallDisk() {
+    setrlimit(RLIMIT_FSIZE, &limit_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  void (*handler_)(int);
+  rlimit limit_{};
+};
+
+TEST(TextFile, NoPartOfALineThatDidNotFitStays) {
+  const ScratchFolder folder;
+  LineFile file(folder.path() + "/lines");
+  const SmallDisk disk(10);
+  file.write_line("12345");
+  EXPECT_THROW(file.write_line("67890"), DataError);
+  EXPECT_EQ(folder.read("lines"), "12345\n");
 }
 
 TEST(TextFile, AFullDiskIsADataErrorNamingTheFile) {
@@ -140,16 +188,18 @@ TEST(TextFile, APipeIsNotReplacedAndALinkIsFollowed) {
 TEST(TextFile, AWholeFileThatCannotBeWrittenLeavesTheOldOne) {
   const ScratchFolder folder;
   const std::string path = folder.write("metrics.json", "old");
-  std::filesystem::create_symlink("/dev/full", path + ".tmp");
-  EXPECT_THROW(write_whole_file(path, "new"), DataError);
+  {
+    const SmallDisk disk(2);
+    EXPECT_THROW(write_whole_file(path, "new"), DataError);
+  }
   EXPECT_EQ(folder.read("metrics.json"), "old");
-  std::filesystem::remove(path + ".tmp");
   write_whole_file(path, "new");
   EXPECT_EQ(folder.read("metrics.json"), "new");
   EXPECT_THROW(write_whole_file(folder.path() + "/none/x", "new"), DataError);
 }
 
-// A resumed run keeps the steps up to its checkpoint and appends; half a last line is what a killed run leaves.
+// A resumed run keeps the steps up to its checkpoint and appends; half a last line is what a killed
+// run leaves.
 TEST(RunFiles, ContinuesAnEarlierRun) {
   const ScratchFolder folder;
   rl::MetricSet metrics;
@@ -164,10 +214,13 @@ TEST(RunFiles, ContinuesAnEarlierRun) {
     for (int64_t step = 1; step <= 3; ++step) files.write_sample(step, "{}");
   }
   folder.append("metrics.jsonl", "{\"step\": 4, \"tra");
+  folder.write("metrics.json.partial-7-0", "half");
   RunFiles files(folder.path(), {.overwrite = false, .continue_after = 2});
+  EXPECT_TRUE(files.warnings().empty());
+  files.write_step(3, metrics);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/metrics.json.partial-7-0"));
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/samples/step_3.jsonl"));
   EXPECT_TRUE(std::filesystem::exists(folder.path() + "/samples/step_2.jsonl"));
-  files.write_step(3, metrics);
   EXPECT_EQ(folder.read("metrics.jsonl"),
             "{\"step\": 0, \"train/loss\": 0.1, \"train/odd\": \"nan\"}\n"
             "{\"step\": 1, \"train/loss\": 0.1, \"train/odd\": \"nan\"}\n"
@@ -186,6 +239,37 @@ TEST(RunFiles, DamagedMetricsAreNotContinued) {
   } catch (const DataError& error) {
     EXPECT_NE(std::string(error.what()).find("metrics.jsonl:2"), std::string::npos) << error.what();
   }
+}
+
+// Two runs that wrote at once; a step is said once.
+TEST(RunFiles, StepsOutOfOrderAreNotContinued) {
+  for (const char* lines : {"{\"step\": 1}\n{\"step\": 2}\n{\"step\": 2}\n{\"step\": 3}\n",
+                            "{\"step\": 1}\n{\"step\": 3}\n{\"step\": 2}\n"}) {
+    const ScratchFolder folder;
+    folder.write("metrics.jsonl", lines);
+    try {
+      RunFiles files(folder.path(), {.overwrite = false, .continue_after = 3});
+      FAIL();
+    } catch (const DataError& error) {
+      EXPECT_NE(std::string(error.what()).find("metrics.jsonl:3: step 2 after step "),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+// Lines that a loss of power took: the run goes on, and says which are gone.
+TEST(RunFiles, MissingStepsAreSaid) {
+  const ScratchFolder folder;
+  folder.write("metrics.jsonl", "{\"step\": 0}\n{\"step\": 1}\n{\"step\": 4}\n{\"step\": 5}\n");
+  const RunFiles files(folder.path(), {.overwrite = false, .continue_after = 7});
+  ASSERT_EQ(files.warnings().size(), 2u);
+  EXPECT_NE(files.warnings()[0].find("metrics.jsonl:3: steps 2 to 3 are missing before it"),
+            std::string::npos);
+  EXPECT_NE(files.warnings()[1].find("steps 6 to 7 are missing, the checkpoint is of step 7"),
+            std::string::npos);
+  const RunFiles shorter(folder.path(), {.overwrite = false, .continue_after = 1});
+  EXPECT_TRUE(shorter.warnings().empty());
 }
 
 }  // namespace

@@ -87,11 +87,13 @@ TEST(Resume, SameLayoutGoesOnByteForByte) {
   }
   const auto expected = files_of(scratch / "whole/step_6");
   const auto actual = files_of(scratch / "parts/step_6");
-  EXPECT_EQ(expected.size(), 7u);  // two layers, embedding, final norm, model config, tokenizer, manifest
+  EXPECT_EQ(expected.size(),
+            7u);  // two layers, embedding, final norm, model config, tokenizer, manifest
   for (const auto& [name, bytes] : expected) EXPECT_TRUE(actual.at(name) == bytes) << name;
 }
 
-// The checkpoint of (gtp 2) read at other layouts: the next step's rollout and log-probabilities have the same bits.
+// The checkpoint of (gtp 2) read at other layouts: the next step's rollout and log-probabilities
+// have the same bits.
 TEST(Resume, OtherLayoutsStartFromTheSameBits) {
   const ScratchFolder scratch;
   run_training(checkpointed_config(scratch / "run", 3));
@@ -99,12 +101,14 @@ TEST(Resume, OtherLayoutsStartFromTheSameBits) {
   config.policy.train_global_batch_size = 32;
   config.checkpointing.enabled = false;
   const RecordedRun reference = run_training(config, scratch / "run/step_3");
-  for (const auto& [gtp, data] : {std::pair(1, 1), std::pair(3, 1), std::pair(2, 2), std::pair(4, 1)}) {
+  for (const auto& [gtp, data] :
+       {std::pair(1, 1), std::pair(3, 1), std::pair(2, 2), std::pair(4, 1)}) {
     config.parallel.gtp_remat = gtp;
     config.parallel.data = data;
     const RecordedRun run = run_training(config, scratch / "run/step_3");
     EXPECT_EQ(run.samples.back(), reference.samples.back());
-    for (const char* name : {"train/loss", "train/kl_penalty", "train/approx_entropy", "train/lr"}) {
+    for (const char* name :
+         {"train/loss", "train/kl_penalty", "train/approx_entropy", "train/lr"}) {
       EXPECT_EQ(run.steps[0].at(name), reference.steps[0].at(name)) << name << " at gtp " << gtp;
     }
     EXPECT_EQ(run.steps[0].at("train/mismatch_count"), 0.0);
@@ -119,7 +123,8 @@ TEST(Resume, AutoTakesTheNewestFinishedCheckpoint) {
   for (const char* step : {"step_9", "step_10", "step_11"}) {
     std::filesystem::create_directories(scratch / step);
   }
-  for (const char* step : {"step_9", "step_10"}) std::ofstream(scratch / step / "manifest.json") << "{}";
+  for (const char* step : {"step_9", "step_10"})
+    std::ofstream(scratch / step / "manifest.json") << "{}";
   EXPECT_EQ(rl::find_checkpoint("auto", scratch / ""), scratch / "step_10");
   EXPECT_EQ(rl::find_checkpoint((scratch / "step_9").string(), scratch / ""), scratch / "step_9");
   EXPECT_THROW(rl::find_checkpoint((scratch / "step_11").string(), scratch / ""), ConfigError);
@@ -146,7 +151,9 @@ TEST(Resume, AnotherModelOrSeedIsRefused) {
     change(config);
     run_training(config, scratch / "run/step_1");
   };
-  EXPECT_NE(error_of<ConfigError>([&] { resume_with([](auto& c) { c.grpo.seed += 1; }); }).find("grpo.seed is 43"),
+  EXPECT_NE(error_of<ConfigError>([&] {
+              resume_with([](auto& c) { c.grpo.seed += 1; });
+            }).find("grpo.seed is 43"),
             std::string::npos);
   const auto custom = [](rl::RunConfig& config) {
     config.policy.model_name = "custom";
@@ -160,7 +167,8 @@ TEST(Resume, AnotherModelOrSeedIsRefused) {
       {"intermediate_size is 192 there, 64 in this run", [](auto& m) { m.intermediate_size = 64; }},
       {"rope_theta is 10000 there, 1000 in this run", [](auto& m) { m.rope_theta = 1e3; }},
       {"rms_norm_eps is 1e-06 there, 1e-05 in this run", [](auto& m) { m.rms_norm_eps = 1e-5; }},
-      {"tie_word_embeddings is true there, false in this run", [](auto& m) { m.tie_word_embeddings = false; }}};
+      {"tie_word_embeddings is true there, false in this run",
+       [](auto& m) { m.tie_word_embeddings = false; }}};
   for (const auto& [message, change] : changes) {
     const std::string error = error_of<DataError>([&, &by = change] {
       resume_with([&](rl::RunConfig& config) {
@@ -191,7 +199,8 @@ TEST(Resume, AnotherTokenizerIsRefused) {
   std::ofstream(scratch / "run/step_1/tokenizer.model", std::ios::app) << "x";
   const std::string error = error_of<DataError>(
       [&] { run_training(checkpointed_config(scratch / "run", 2), scratch / "run/step_1"); });
-  EXPECT_NE(error.find("another tokenizer: tokenizer.model has checksum "), std::string::npos) << error;
+  EXPECT_NE(error.find("another tokenizer: tokenizer.model has checksum "), std::string::npos)
+      << error;
 }
 
 rl::ResumePoint resume_point(const std::string& resume, const std::filesystem::path& parent) {
@@ -218,19 +227,24 @@ TEST(Resume, DamagedCheckpointsArePassedOver) {
   EXPECT_EQ(point.checkpoint, run / "step_2");
   EXPECT_EQ(point.step, 2);
   ASSERT_EQ(point.warnings.size(), 1u);
-  EXPECT_NE(point.warnings[0].find("embedding.safetensors: 100 bytes, the manifest says "), std::string::npos)
+  EXPECT_NE(point.warnings[0].find("embedding.safetensors: 100 bytes, the manifest says "),
+            std::string::npos)
       << point.warnings[0];
-  EXPECT_NE(error_of<DataError>([&] { resume_point((run / "step_3").string(), run); }).find("is damaged: "),
+  EXPECT_NE(error_of<DataError>([&] {
+              resume_point((run / "step_3").string(), run);
+            }).find("is damaged: "),
             std::string::npos);
   // A whole checkpoint under another step's name is none either.
   std::filesystem::remove_all(run / "step_3");
   std::filesystem::rename(run / "step_2", run / "step_5");
   EXPECT_EQ(resume_point("auto", run).checkpoint, run / "step_1");
-  EXPECT_NE(error_of<DataError>([&] { resume_point((run / "step_5").string(), run); })
-                .find("\"step\" is 2, the folder's is 5"),
+  EXPECT_NE(error_of<DataError>([&] {
+              resume_point((run / "step_5").string(), run);
+            }).find("\"step\" is 2, the folder's is 5"),
             std::string::npos);
   std::filesystem::remove(run / "step_1/config.json");
-  EXPECT_NE(error_of<DataError>([&] { resume_point("auto", run); }).find("every checkpoint in "), std::string::npos);
+  EXPECT_NE(error_of<DataError>([&] { resume_point("auto", run); }).find("every checkpoint in "),
+            std::string::npos);
   EXPECT_EQ(resume_point("auto", scratch / "none").checkpoint, std::nullopt);
 }
 
