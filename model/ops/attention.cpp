@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/ops/attention_cpu.h"
+#include "model/ops/attention_cuda.h"
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
 
@@ -84,10 +85,13 @@ void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& q, co
   check_view(checks, op, q, kv);
   checks.expect("out", out, q.dtype(), q.shape());
   checks.expect_if_present("lse", lse, DType::kFloat32, {q.size(0), q.size(1)});
-  dispatch<Scratch::kTakes>(op, q.dtype(), ctx, [&]<typename A>(A) {
-    check_sequences(op, q, kv);
-    attention_forward_cpu<A>(out, lse, q, kv, scale, ctx);
-  });
+  dispatch<Scratch::kTakes>(
+      op, q.dtype(), ctx,
+      [&]<typename A>(A) {
+        check_sequences(op, q, kv);
+        attention_forward_cpu<A>(out, lse, q, kv, scale, ctx);
+      },
+      [&] { attention_forward_cuda(out, lse, q, kv, scale, ctx); });
 }
 
 void attention_backward(const AttentionGradients& gradients, const Tensor& dout,
@@ -105,11 +109,14 @@ void attention_backward(const AttentionGradients& gradients, const Tensor& dout,
   checks.expect("dout", dout, q.dtype(), q.shape());
   checks.expect("out", saved.out, q.dtype(), q.shape());
   checks.expect("lse", saved.lse, DType::kFloat32, {q.size(0), q.size(1)});
-  dispatch<Scratch::kTakes>(op, q.dtype(), ctx, [&]<typename A>(A) {
-    check_sequences(op, q, kv);
-    check_packed(op, kv);
-    attention_backward_cpu<A>(gradients, dout, saved, kv, scale, ctx);
-  });
+  dispatch<Scratch::kTakes>(
+      op, q.dtype(), ctx,
+      [&]<typename A>(A) {
+        check_sequences(op, q, kv);
+        check_packed(op, kv);
+        attention_backward_cpu<A>(gradients, dout, saved, kv, scale, ctx);
+      },
+      [&] { attention_backward_cuda(gradients, dout, saved, kv, scale, ctx); });
 }
 
 }  // namespace grpo::ops

@@ -1,6 +1,7 @@
 // Stands in for the *_cuda.cu files in builds without CUDA.
 #include "model/core/device_cuda.h"
 #include "model/core/errors.h"
+#include "model/ops/attention_cuda.h"
 #include "model/ops/embedding_cuda.h"
 #include "model/ops/linear_bias_cuda.h"
 #include "model/ops/linear_cuda.h"
@@ -111,6 +112,16 @@ void sample_tokens_cuda(SampledToken*, const Tensor&, const double*, const Sampl
 
 void argmax_tokens_cuda(SampledToken*, const Tensor&, OpContext&) {
   throw_no_cuda("argmax_tokens");
+}
+
+void attention_forward_cuda(const Tensor&, const Tensor&, const Tensor&, const KvView&, float,
+                            OpContext&) {
+  throw_no_cuda("attention_forward");
+}
+
+void attention_backward_cuda(const AttentionGradients&, const Tensor&, const AttentionSaved&,
+                             const KvView&, float, OpContext&) {
+  throw_no_cuda("attention_backward");
 }
 
 void linear_forward_cuda(const Tensor&, const Tensor&, const Tensor&, const Tensor&, OpContext&) {

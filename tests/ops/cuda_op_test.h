@@ -106,8 +106,8 @@ class CudaOpTestTensors : public OpTestTensors {
 };
 
 // Base is ::testing::Test or ::testing::TestWithParam.
-template <typename Base>
-class CudaTest : public Base, public CudaOpTestTensors {
+template <typename Base, typename Tensors = CudaOpTestTensors>
+class CudaTest : public Base, public Tensors {
  protected:
   void SetUp() override {
     const std::string reason = why_no_cuda();

@@ -33,6 +33,9 @@ constexpr Tolerance kRoundedGradientProduct{3e-3, kOneBfloat16Rounding + 1.0 / 5
 constexpr Tolerance kNorm{4e-6, kOneBfloat16Rounding};
 // Two chained products with exponentials between them.
 constexpr Tolerance kAttention{4e-6, kOneBfloat16Rounding};
+// On tensor cores: the softmax weights are rounded to bfloat16 (2^-9 of each term), the result
+// again.
+constexpr Tolerance kTensorCoreAttention{1e-5, kOneBfloat16Rounding + 1.0 / 512.0};
 // Also depends on the stored output (delta = sum dout out): in bfloat16 its rounding, 2^-9 of each
 // term, enters every score's gradient and adds up over the keys.
 constexpr Tolerance kAttentionGradient{2e-5, 1.5e-2};

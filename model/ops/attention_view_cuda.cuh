@@ -1,0 +1,86 @@
+// A KvView and the shape of its queries as attention's kernels take them. A "row" of a sequence and
+// key/value head is one query head of the group at one position; rows count positions outermost.
+// H query heads, G key/value heads, K head dim, R = H / G.
+#pragma once
+
+#include "model/ops/attention.h"
+#include "model/ops/element_groups_cuda.cuh"
+
+namespace grpo::ops {
+
+struct AttentionView {
+  const int32_t* query_offsets;
+  const int32_t* context_lengths;
+  const int32_t* page_first_slot;
+  int max_pages;
+  int page_size;
+  int num_sequences;
+  int kv_heads;  // G
+  int group;     // R
+  int head_dim;  // K
+};
+
+inline AttentionView attention_view(const Tensor& q, const KvView& kv) {
+  CHECK(q.size(0) <= std::numeric_limits<int>::max() / 4 &&
+            kv.keys.size(0) <= std::numeric_limits<int>::max(),
+        "attention over {} rows and {} slots", q.size(0), kv.keys.size(0));
+  return {.query_offsets = kv.query_offsets.data<int32_t>(),
+          .context_lengths = kv.context_lengths.data<int32_t>(),
+          .page_first_slot = kv.page_first_slot.data<int32_t>(),
+          .max_pages = static_cast<int>(kv.page_first_slot.size(1)),
+          // Longer pages than the context are one page, whatever their size.
+          .page_size = static_cast<int>(
+              std::min<int64_t>(kv.page_size_tokens, std::numeric_limits<int>::max() / 2)),
+          .num_sequences = static_cast<int>(kv.context_lengths.size(0)),
+          .kv_heads = static_cast<int>(kv.keys.size(1)),
+          .group = static_cast<int>(q.size(1) / kv.keys.size(1)),
+          .head_dim = static_cast<int>(q.size(2))};
+}
+
+// One sequence: its query rows stand at positions first_position, first_position + 1, ...
+struct DeviceSequence {
+  int first_query;  // index into the packed queries
+  int num_queries;
+  int first_position;
+  int length;  // keys
+  const int32_t* pages;
+  int page_size;
+
+  __device__ DeviceSequence(const AttentionView& view, int sequence) {
+    first_query = view.query_offsets[sequence];
+    num_queries = view.query_offsets[sequence + 1] - first_query;
+    length = view.context_lengths[sequence];
+    first_position = length - num_queries;
+    pages = view.page_first_slot + static_cast<int64_t>(sequence) * view.max_pages;
+    page_size = view.page_size;
+  }
+
+  __device__ int64_t slot(int key) const {
+    return static_cast<int64_t>(pages[key / page_size]) + key % page_size;
+  }
+};
+
+// Index of row `row` of key/value head `head` into [T, H].
+__device__ inline int64_t query_index(const AttentionView& view, const DeviceSequence& sequence,
+                                      int head, int row) {
+  return (static_cast<int64_t>(sequence.first_query) + row / view.group) * view.kv_heads *
+             view.group +
+         head * view.group + row % view.group;
+}
+
+// The sequence that query t belongs to.
+__device__ inline int sequence_of_query(const AttentionView& view, int t) {
+  int low = 0;
+  int high = view.num_sequences - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (view.query_offsets[middle] <= t) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+}  // namespace grpo::ops
