@@ -14,6 +14,11 @@ namespace grpo::ops {
 // own position alone: packed, paged, prefilled in chunks and decoded rows agree. Query row i of
 // sequence s (counted from its first row) stands at position context_lengths[s] - (its number of
 // rows) + i and sees keys up to itself.
+//
+// On a GPU float32, and bfloat16 of other head dims than 64 and 128, get the CPU's bits (lse within
+// a rounding). bfloat16 of 64 and 128 goes to the tensor cores, in tiles of 64 keys, with softmax
+// weights rounded to bfloat16; there `scale` is positive and operands begin at multiples of 16
+// bytes.
 constexpr int kAttentionTileKeys = 32;
 
 void attention_forward(const Tensor& out,  // [T, H, K] A
