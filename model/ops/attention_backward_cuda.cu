@@ -16,6 +16,10 @@ constexpr int kThreads = kWarps * 32;
 constexpr int kTileRows = kWarps * kWarpRows;
 static_assert(kTileRows == kTileKeys, "a tile of rows is a right factor like a tile of keys");
 
+// Blocks that registers and shared memory are meant to leave room for on a multiprocessor.
+template <int kDim>
+constexpr int kBlocks = kDim == 64 ? 3 : 2;
+
 struct BackwardOperands {
   AttentionView view;
   __nv_bfloat16* dq;            // [T, H, K]
@@ -133,7 +137,8 @@ __device__ inline void key_score_gradients(float (&scores)[kTileRows / 8][4],
 }
 
 template <int kDim>
-__global__ void __launch_bounds__(kThreads) key_gradients_kernel(BackwardOperands operands) {
+__global__ void __launch_bounds__(kThreads, kBlocks<kDim>)
+    key_gradients_kernel(BackwardOperands operands) {
   extern __shared__ __align__(128) unsigned char shared[];
   const AttentionView& view = operands.view;
   // The first keys, which most rows see, come first.
@@ -225,7 +230,8 @@ __device__ inline void query_score_gradients(float (&ds)[kTileKeys / 8][4],
 }
 
 template <int kDim>
-__global__ void __launch_bounds__(kThreads) query_gradient_kernel(BackwardOperands operands) {
+__global__ void __launch_bounds__(kThreads, kBlocks<kDim>)
+    query_gradient_kernel(BackwardOperands operands) {
   extern __shared__ __align__(128) unsigned char shared[];
   const AttentionView& view = operands.view;
   // The last rows, which see most keys, come first.

@@ -81,7 +81,8 @@ __device__ inline void mask_scores(float (&scores)[kTileKeys / 8][4], int first_
 }
 
 template <int kDim, int kWarps>
-__global__ void __launch_bounds__(kWarps * 32) attention_forward_kernel(ForwardOperands operands) {
+__global__ void __launch_bounds__(kWarps * 32, kWarps == 1 ? 1 : 256 / kDim)
+    attention_forward_kernel(ForwardOperands operands) {
   extern __shared__ __align__(128) unsigned char shared[];
   constexpr int kThreads = kWarps * 32;
   constexpr int kRows = kWarps * kWarpRows;
