@@ -8,6 +8,7 @@
 #include "model/core/errors.h"
 #include "model/input_file.h"
 #include "model/json_text.h"
+#include "model/ops/softmax_order.h"
 
 namespace grpo::model {
 namespace {
@@ -29,7 +30,7 @@ constexpr std::array<SizeLimit, 8> kSizeLimits = {{
     {"num_key_value_heads", &ModelConfig::num_kv_heads, 65536},
     {"head_dim", &ModelConfig::head_dim, 65536},
     {"intermediate_size", &ModelConfig::intermediate_size, int64_t{1} << 24},
-    {"vocab_size", &ModelConfig::vocab_size, int64_t{1} << 26},
+    {"vocab_size", &ModelConfig::vocab_size, ops::kMaxVocabulary},
     {"max_position_embeddings", &ModelConfig::max_position_embeddings, int64_t{1} << 30},
 }};
 

@@ -69,6 +69,10 @@ void ModelSizesConfig::validate(const ConfigVisitor& visitor) const {
   require(hidden_size / num_attention_heads % model::kHeadDimMultiple == 0, "hidden_size", hidden_size,
           fmt::format("a multiple of {} x num_attention_heads, {}", model::kHeadDimMultiple,
                       model::kHeadDimMultiple * num_attention_heads));
+  require(hidden_size / num_attention_heads <= model::largest_size("head_dim"), "hidden_size",
+          hidden_size,
+          fmt::format("at most {} x num_attention_heads, {}", model::largest_size("head_dim"),
+                      model::largest_size("head_dim") * num_attention_heads));
   require(num_attention_heads % num_key_value_heads == 0, "num_key_value_heads", num_key_value_heads,
           fmt::format("a divisor of num_attention_heads, {}", num_attention_heads));
   require_range(visitor, "rms_norm_eps", rms_norm_eps, model::kLeastRmsNormEps, 1.0);

@@ -116,6 +116,11 @@ TEST(ConfigBounds, SizesOfAModelAreCheckedWhereTheyStand) {
   EXPECT_NE(refusal("policy.model.num_key_value_heads", "3")
                 .find("allowed: a divisor of num_attention_heads, 4"),
             std::string::npos);
+  EXPECT_NE(refusal("policy.model.hidden_size", "1048576")
+                .find("allowed: at most 65536 x num_attention_heads, 262144"),
+            std::string::npos);
+  EXPECT_NE(refusal("policy.model.vocab_size", "4194305").find("allowed: 0 to 4194304"),
+            std::string::npos);
   EXPECT_NE(refusal("policy.model.hidden_size", "1048577").find("allowed: 1 to 1048576"),
             std::string::npos);
 }
