@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "model/checksum.h"
+#include "model/core/errors.h"
 #include "model/safetensors.h"
 #include "parallel/host_collectives.h"
 
@@ -258,8 +259,11 @@ void save_checkpoint(const std::filesystem::path& folder, const CheckpointConten
       commit_checkpoint(folder, manifest, files);
     } catch (...) {
       // The others wait: nobody writes there now.
-      std::error_code ignored;
-      std::filesystem::remove_all(folder, ignored);
+      try {
+        remove_checkpoint(folder);
+      } catch (const DataError&) {
+        // What cannot be removed now is recognised by the next run.
+      }
       throw;
     }
   }

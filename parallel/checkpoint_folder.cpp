@@ -1,7 +1,9 @@
 #include "parallel/checkpoint_folder.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -128,8 +130,8 @@ std::optional<std::string> damage_of(const std::filesystem::path& path,
   }
 }
 
-[[noreturn]] void fail(const std::filesystem::path& folder, const std::error_code& error) {
-  throw DataError(fmt::format("{}: {}", folder.string(), error.message()));
+[[noreturn]] void fail(const std::filesystem::path& path, const std::error_code& error) {
+  throw DataError(fmt::format("{}: {}", path.string(), error.message()));
 }
 
 }  // namespace
@@ -146,7 +148,12 @@ void begin_checkpoint(const std::filesystem::path& folder) {
   }
   std::filesystem::create_directories(folder, error);
   if (error) fail(folder, error);
-  model::write_file_atomically(folder / kUnfinished, "");
+  // Empty, so that it is there at once or not at all.
+  const std::filesystem::path marker = folder / kUnfinished;
+  std::FILE* const file = std::fopen(marker.c_str(), "we");
+  if (file == nullptr) fail(marker, std::error_code(errno, std::generic_category()));
+  std::fclose(file);
+  model::sync_folder(folder);
   model::sync_folder(folder.parent_path());
 }
 
@@ -168,14 +175,22 @@ void commit_checkpoint(const std::filesystem::path& folder, const CheckpointMani
 }
 
 void remove_checkpoint(const std::filesystem::path& folder) {
-  // The marker comes and the manifest goes first: a half-removed checkpoint must not look whole,
-  // and is recognised.
+  // The manifest becomes the marker, which goes last: a half-removed checkpoint must not look
+  // whole, and is recognised.
   std::error_code error;
   if (!std::filesystem::exists(folder / kUnfinished)) {
     std::filesystem::rename(folder / kManifest, folder / kUnfinished, error);
     if (error) fail(folder, error);
   }
   std::filesystem::remove(folder / kManifest, error);
+  std::vector<std::filesystem::path> entries;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().filename() != kUnfinished) entries.push_back(entry.path());
+  }
+  for (const std::filesystem::path& path : entries) {
+    std::filesystem::remove_all(path, error);
+    if (error) fail(path, error);
+  }
   std::filesystem::remove_all(folder, error);
   if (error) fail(folder, error);
 }
@@ -212,8 +227,12 @@ std::vector<std::filesystem::path> finished_checkpoints(const std::filesystem::p
 
 void remove_unfinished_checkpoints(const std::filesystem::path& parent) {
   for (const auto& [step, path] : step_folders(parent)) {
-    if (std::filesystem::exists(path / kUnfinished) && !std::filesystem::exists(path / kManifest)) {
+    std::error_code error;
+    const bool is_finished = std::filesystem::exists(path / kManifest);
+    if (!is_finished && std::filesystem::exists(path / kUnfinished)) {
       remove_checkpoint(path);
+    } else if (std::filesystem::is_empty(path, error)) {
+      std::filesystem::remove(path, error);
     }
   }
 }

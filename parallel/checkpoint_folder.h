@@ -33,7 +33,7 @@ void begin_checkpoint(const std::filesystem::path& folder);
 // on the checkpoint counts. Throws DataError when the disk refuses.
 void commit_checkpoint(const std::filesystem::path& folder, const CheckpointManifest& manifest,
                        std::vector<CheckpointFile> files);
-// A removal that breaks off leaves what counts as unfinished.
+// A removal that breaks off leaves what counts as unfinished, or an empty folder.
 void remove_checkpoint(const std::filesystem::path& folder);
 
 // Throws DataError (file, key) for a manifest that is missing, malformed or damaged.

@@ -37,7 +37,8 @@ RunState RunCheckpoint::resume(const std::filesystem::path& folder) {
   return state;
 }
 
-void RunCheckpoint::save(int64_t step, RunState& state) {
+void RunCheckpoint::save(int64_t step, RunState& state,
+                         const std::function<void()>& before_commit) {
   if (!run_.config.checkpointing.enabled || saved_step_ == step) return;
   run_.enter("checkpointing", step);
   // The generation model takes the saved weights now, in a run that goes on as in one that resumes,
@@ -56,6 +57,7 @@ void RunCheckpoint::save(int64_t step, RunState& state) {
                                  [&](const std::filesystem::path& folder) {
                                    write_model_files(folder, model_config(),
                                                      run_.config.policy.tokenizer.name);
+                                   if (before_commit) before_commit();
                                  }},
                             everyone, run_.allocator);
   if (run_.reports()) remove_old_checkpoints(parent, run_.config.checkpointing.keep_last);

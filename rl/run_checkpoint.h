@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "rl/checkpointing.h"
@@ -26,7 +27,9 @@ class RunCheckpoint {
 
   // Collective. Saves where checkpointing is on, once a step, and removes checkpoints beyond those
   // to keep.
-  void save(int64_t step, RunState& state);
+  // `before_commit` is called on world rank 0 when all but the last file is written: what it leaves
+  // on disk is there whenever the checkpoint is.
+  void save(int64_t step, RunState& state, const std::function<void()>& before_commit = {});
 
  private:
   parallel::CheckpointContent content() const;

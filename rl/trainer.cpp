@@ -1,6 +1,8 @@
 #include "rl/trainer.h"
 
+#include <chrono>
 #include <optional>
+#include <utility>
 
 #include "parallel/host_collectives.h"
 #include "rl/grpo_step.h"
@@ -31,7 +33,7 @@ struct Trainer::Impl {
   void report(int64_t step, const StepRecord& record, const MetricSet& metrics);
   bool gates_stop(int64_t step, const MetricSet& metrics);
   // Runs and reports one step; true when it is the last.
-  MetricSet save(int64_t step, const StepRecord& record, const MetricSet& metrics);
+  bool save(int64_t step, const StepRecord& record, MetricSet& metrics);
   bool run_step(int64_t step);
 
   RunContext run;
@@ -186,30 +188,36 @@ bool Trainer::Impl::run_step(int64_t step) {
   add_training_metrics(metrics, record);
   add_system_metrics(metrics, record, run.world.size(), run.allocator, own_plan());
   bool ends = gates_stop(step, metrics) || step == run.config.grpo.max_num_steps;
-  const bool saves = run.config.checkpointing.enabled &&
-                     (ends || step % run.config.checkpointing.save_period == 0);
-  if (saves) {
-    const MetricSet saving = save(step, record, metrics);
-    ends = gates_stop(step, saving) || ends;
-    for (const auto& [name, value] : saving.values()) metrics.set(name, value);
+  if (run.config.checkpointing.enabled &&
+      (ends || step % run.config.checkpointing.save_period == 0)) {
+    ends = save(step, record, metrics) || ends;
+  } else {
+    report(step, record, metrics);
   }
-  report(step, record, metrics);
   return ends;
 }
 
-// A step's line tells what its checkpoint cost, so it comes after it; without a checkpoint, too.
-MetricSet Trainer::Impl::save(int64_t step, const StepRecord& record, const MetricSet& metrics) {
-  double seconds = 0;
+// The step is reported just before its checkpoint commits, with what it cost, so that no checkpoint
+// is without its step's line; where saving fails, before the run ends. True when a gate stops.
+bool Trainer::Impl::save(int64_t step, const StepRecord& record, MetricSet& metrics) {
+  const auto start = std::chrono::steady_clock::now();
+  MetricSet saving;
+  bool is_reported = false;
+  const auto report_once = [&] {
+    if (!std::exchange(is_reported, true)) report(step, record, metrics);
+  };
   try {
-    const Stopwatch watch(seconds);
-    checkpoint->save(step, state);
+    checkpoint->save(step, state, [&] {
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+      saving.set("timing/train/checkpointing", seconds.count());
+      metrics.set("timing/train/checkpointing", seconds.count());
+      report_once();
+    });
   } catch (const Error&) {
-    report(step, record, metrics);
+    report_once();
     throw;
   }
-  MetricSet saving;
-  saving.set("timing/train/checkpointing", seconds);
-  return saving;
+  return gates_stop(step, saving);
 }
 
 Trainer::Trainer(const RunConfig& config, parallel::World& world, Device device,
