@@ -14,6 +14,7 @@ class RunLog : public rl::RunObserver {
   // console_period-th step, with its first num_samples_to_print completions.
   RunLog(RunFiles& files, Console& console, int64_t num_steps, const rl::LoggerConfig& config);
 
+  void on_start(int64_t num_steps) override { num_steps_ = num_steps; }
   void on_message(const std::string& line) override;
   void on_warning(const std::string& line) override;
   void on_memory_plan(const rl::MemoryPlan& plan) override;

@@ -95,10 +95,6 @@ struct Start {
   rl::ResumePoint point;
   EarlierRun earlier;
   std::string message;
-
-  bool nothing_left(const rl::RunConfig& config) const {
-    return point.checkpoint && point.step >= config.grpo.max_num_steps;
-  }
 };
 
 std::filesystem::path checkpoint_parent(const rl::RunConfig& config) {
@@ -147,8 +143,11 @@ void take_over(const rl::RunConfig& config, const Start& start, RunFiles& files,
 }
 
 std::string ending(const rl::RunOutcome& outcome, const rl::RunConfig& config, const Start& start) {
-  const std::string done = fmt::format("{} of {} steps, results in {}", outcome.num_steps,
-                                       config.grpo.max_num_steps, config.logger.log_dir);
+  const std::string best = outcome.best_checkpoint.empty()
+                               ? ""
+                               : fmt::format(", best checkpoint {}", outcome.best_checkpoint);
+  const std::string done = fmt::format("{} of {} steps{}, results in {}", outcome.num_steps,
+                                       outcome.max_num_steps, best, config.logger.log_dir);
   if (outcome.exit_code == ExitCode::kSavedAfterSignal) {
     return fmt::format("stopped by a signal after {}", done);
   }
@@ -156,12 +155,15 @@ std::string ending(const rl::RunOutcome& outcome, const rl::RunConfig& config, c
   if (outcome.exit_code == ExitCode::kOther) {
     return fmt::format("stopped by a signal, without a checkpoint, after {}", done);
   }
-  if (start.nothing_left(config)) {
-    return fmt::format("nothing is left to do: {} is of step {}, grpo.max_num_steps is {}",
-                       start.point.checkpoint->string(), start.point.step,
-                       config.grpo.max_num_steps);
+  if (start.point.checkpoint && start.point.step >= outcome.max_num_steps) {
+    return fmt::format("nothing is left to do: {} is of step {}, {}.max_num_steps is {}",
+                       start.point.checkpoint->string(), start.point.step, config.algorithm,
+                       config.max_num_steps());
   }
   if (outcome.exit_code == ExitCode::kGate) return fmt::format("a gate failed: {}", done);
+  if (!outcome.early_stop.empty()) {
+    return fmt::format("early stop: {}; {}", outcome.early_stop, done);
+  }
   return fmt::format("done: {}", done);
 }
 
@@ -183,11 +185,11 @@ ExitCode train_on_first_rank(const rl::RunConfig& config, const Start& start,
   for (const std::string& line : files.warnings()) console.warning(line);
   if (!start.message.empty()) console.message(start.message);
   console.message("device: " + device.description);
-  RunLog log(files, console, config.grpo.max_num_steps, config.logger);
+  RunLog log(files, console, config.max_num_steps(), config.logger);
   rl::Trainer trainer(config, context.world, device.device, log, context.stop_requested,
                       start.point.checkpoint);
   everyone.barrier();
-  if (!start.nothing_left(config)) take_over(config, start, files, console);
+  if (trainer.has_steps_left()) take_over(config, start, files, console);
   const rl::RunOutcome outcome = trainer.run();
   console.gate_summary(outcome.gates);
   console.message(ending(outcome, config, start));

@@ -1,10 +1,8 @@
-#include <set>
 #include <utility>
 
 #include "model/core/config_key_error.h"
-#include "model/core/nearest_name.h"
+#include "rl/config_rules.h"
 #include "rl/run_config.h"
-#include "rl/trainer.h"
 
 namespace grpo::rl {
 
@@ -22,7 +20,8 @@ std::string nearest_divisors(int64_t total, int64_t value) {
       break;
     }
   }
-  return below == 0 || below == above ? fmt::format("{}", above) : fmt::format("{} or {}", below, above);
+  return below == 0 || below == above ? fmt::format("{}", above)
+                                      : fmt::format("{} or {}", below, above);
 }
 
 }  // namespace
@@ -34,10 +33,9 @@ void resolve_mesh(parallel::ParallelConfig& p, int world_size) {
         "world size {} is not a multiple of parallel.tensor x parallel.gtp_remat = {} x {} = {}; "
         "nearest legal world sizes: {}",
         world_size, p.tensor, p.gtp_remat, shard_ranks,
-        world_size < shard_ranks
-            ? fmt::format("{}", shard_ranks)
-            : fmt::format("{} or {}", world_size / shard_ranks * shard_ranks,
-                          (world_size / shard_ranks + 1) * shard_ranks)));
+        world_size < shard_ranks ? fmt::format("{}", shard_ranks)
+                                 : fmt::format("{} or {}", world_size / shard_ranks * shard_ranks,
+                                               (world_size / shard_ranks + 1) * shard_ranks)));
   }
   const int64_t replicas = world_size / shard_ranks;
   if (p.data != 0 && p.data != replicas) {
@@ -57,29 +55,25 @@ void check_batches(const RunConfig& config) {
   if (sequences % policy.train_global_batch_size != 0) {
     throw ConfigKeyError(
         "policy.train_global_batch_size",
-        fmt::format(
-            "is {}, which does not divide the {} sequences of a step (grpo.num_prompts_per_step {} x "
-            "grpo.num_generations_per_prompt {}); nearest legal values: {}",
-            policy.train_global_batch_size, sequences, config.grpo.num_prompts_per_step,
-            config.grpo.num_generations_per_prompt,
-            nearest_divisors(sequences, policy.train_global_batch_size)));
+        fmt::format("is {}, which does not divide the {} sequences of a step "
+                    "(grpo.num_prompts_per_step {} x "
+                    "grpo.num_generations_per_prompt {}); nearest legal values: {}",
+                    policy.train_global_batch_size, sequences, config.grpo.num_prompts_per_step,
+                    config.grpo.num_generations_per_prompt,
+                    nearest_divisors(sequences, policy.train_global_batch_size)));
   }
 }
 
-void check_lengths(const PolicyConfig& policy) {
+void check_packing(const PolicyConfig& policy) {
   const int64_t longest = policy.max_total_sequence_length;
-  if (policy.generation.max_new_tokens >= longest) {
-    throw ConfigKeyError("policy.generation.max_new_tokens",
-                         fmt::format("is {}; allowed: less than policy.max_total_sequence_length, {}",
-                                     policy.generation.max_new_tokens, longest));
-  }
   const SequencePackingConfig& packing = policy.sequence_packing;
   for (const auto& [key, tokens] : {std::pair{"train_mb_tokens", packing.train_mb_tokens},
                                     std::pair{"logprob_mb_tokens", packing.logprob_mb_tokens}}) {
     if (tokens < longest) {
       throw ConfigKeyError(
           fmt::format("policy.sequence_packing.{}", key),
-          fmt::format("is {}; allowed: at least policy.max_total_sequence_length, {}", tokens, longest));
+          fmt::format("is {}; allowed: at least policy.max_total_sequence_length, {}", tokens,
+                      longest));
     }
   }
 }
@@ -91,42 +85,29 @@ void check_rewards(const std::vector<RewardConfig>& rewards) {
   for (size_t i = 0; i < rewards.size(); ++i) {
     for (size_t earlier = 0; earlier < i; ++earlier) {
       if (rewards[earlier].name != rewards[i].name) continue;
-      throw ConfigKeyError(
-          fmt::format("env.rewards.{}.name", i),
-          fmt::format("is '{}', as that of env.rewards.{}; give each its own", rewards[i].name, earlier));
+      throw ConfigKeyError(fmt::format("env.rewards.{}.name", i),
+                           fmt::format("is '{}', as that of env.rewards.{}; give each its own",
+                                       rewards[i].name, earlier));
     }
   }
 }
 
-void check_gates(const RunConfig& config) {
-  const std::set<std::string> known = known_metric_names(config);
-  for (size_t i = 0; i < config.gates.size(); ++i) {
-    const std::string& metric = config.gates[i].metric;
-    if (known.contains(metric)) continue;
-    throw ConfigKeyError(
-        fmt::format("gates.{}.metric", i),
-        fmt::format("is '{}', which this run does not have; nearest: {}", metric,
-                    nearest_name(metric, std::vector<std::string>(known.begin(), known.end()))));
-  }
-}
-
-}  // namespace
-
-void resolve(RunConfig& config, int world_size) {
-  resolve_mesh(config.parallel, world_size);
+void resolve_grpo(RunConfig& config, int world_size) {
   PolicyConfig& policy = config.policy;
-  if (policy.train_global_batch_size == 0) {
-    policy.train_global_batch_size =
-        config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt;
-  }
+  const int64_t sequences =
+      config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt;
+  if (policy.train_global_batch_size == 0) policy.train_global_batch_size = sequences;
   check_batches(config);
   if (policy.generation.temperature == 0.0) {
     throw ConfigKeyError("policy.generation.temperature",
                          "is 0; allowed: above 0 in training (0, greedy, is for generate)");
   }
-  check_lengths(policy);
-  const int64_t sequences =
-      config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt;
+  if (policy.generation.max_new_tokens >= policy.max_total_sequence_length) {
+    throw ConfigKeyError(
+        "policy.generation.max_new_tokens",
+        fmt::format("is {}; allowed: less than policy.max_total_sequence_length, {}",
+                    policy.generation.max_new_tokens, policy.max_total_sequence_length));
+  }
   generation::check_cache_slots(policy.generation, policy.max_total_sequence_length,
                                 (sequences + world_size - 1) / world_size);
   if (config.loss_fn.use_kl_in_reward) {
@@ -142,20 +123,41 @@ void resolve(RunConfig& config, int world_size) {
         fmt::format("is {}, but data.train.response_template is empty: there is nothing to learn",
                     config.warm_start.num_steps));
   }
-  check_gates(config);
+}
+
+}  // namespace
+
+void resolve(RunConfig& config, int world_size) {
+  resolve_mesh(config.parallel, world_size);
+  config.checkpointing.resolve_metric_name();
+  if (config.is_sft()) {
+    check_sft(config);
+  } else {
+    resolve_grpo(config, world_size);
+  }
+  check_packing(config.policy);
+  check_validation(config);
+  check_named_metrics(config);
 }
 
 std::string batch_arithmetic(const RunConfig& config, int world_size) {
+  const std::string ranks =
+      fmt::format("{} data ranks (gtp_remat {} x data {})", world_size / config.parallel.tensor,
+                  config.parallel.gtp_remat, config.parallel.data);
+  const std::string micro_batches = fmt::format("micro-batches of at most {} tokens",
+                                                config.policy.sequence_packing.train_mb_tokens);
+  if (config.is_sft()) {
+    return fmt::format("{} examples a step over {}; {}", config.policy.train_global_batch_size,
+                       ranks, micro_batches);
+  }
   const int64_t sequences =
       config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt;
   const int64_t updates = sequences / config.policy.train_global_batch_size;
   return fmt::format(
-      "{} prompts x {} samples = {} sequences a step over {} data ranks (gtp_remat {} x data {}); "
-      "{} update{} of {} sequences a step; micro-batches of at most {} tokens",
-      config.grpo.num_prompts_per_step, config.grpo.num_generations_per_prompt, sequences,
-      world_size / config.parallel.tensor, config.parallel.gtp_remat, config.parallel.data, updates,
-      updates == 1 ? "" : "s", config.policy.train_global_batch_size,
-      config.policy.sequence_packing.train_mb_tokens);
+      "{} prompts x {} samples = {} sequences a step over {}; {} update{} of {} sequences a step; "
+      "{}",
+      config.grpo.num_prompts_per_step, config.grpo.num_generations_per_prompt, sequences, ranks,
+      updates, updates == 1 ? "" : "s", config.policy.train_global_batch_size, micro_batches);
 }
 
 }  // namespace grpo::rl

@@ -6,6 +6,7 @@
 #include "model/core/errors.h"
 #include "model/input_file.h"
 #include "parallel/checkpoint.h"
+#include "rl/config_check.h"
 
 namespace grpo::rl {
 
@@ -15,21 +16,46 @@ void CheckpointingConfig::visit(ConfigVisitor& visitor) {
   visitor.field("checkpoint_dir", checkpoint_dir,
                 "their folder; \"\" is checkpoints in logger.log_dir");
   visitor.field("save_period", save_period, "steps between checkpoints");
-  visitor.field("keep_last", keep_last, "newest checkpoints kept; 0 keeps all");
+  visitor.field("keep_last", keep_last,
+                "newest checkpoints kept; 0 keeps all, or one besides keep_top_k");
+  visitor.field(
+      "metric_name", metric_name,
+      "what makes a checkpoint good: a metric, also as val:accuracy or train:loss; null for none");
+  visitor.field("higher_is_better", higher_is_better,
+                "a higher value of it is better; false: a lower one");
+  visitor.field("keep_top_k", keep_top_k,
+                "best checkpoints kept, besides the newest ones; 0 for none");
 }
 
 void CheckpointingConfig::validate(const ConfigVisitor& visitor) const {
   require_range<int64_t>(visitor, "save_period", save_period, 1, kMaxSteps);
   require_range<int64_t>(visitor, "keep_last", keep_last, 0, kMaxSteps);
+  require_range<int64_t>(visitor, "keep_top_k", keep_top_k, 0, kMaxSteps);
+  check_config(keep_top_k == 0 || metric_name, visitor, "keep_top_k",
+               fmt::format("{} needs checkpointing.metric_name, which is null", keep_top_k));
+}
+
+void CheckpointingConfig::resolve_metric_name() {
+  if (!metric_name) return;
+  for (const auto& [prefix, ours] :
+       {std::pair{"val:", "validation/"}, std::pair{"train:", "train/"}}) {
+    if (metric_name->starts_with(prefix)) {
+      metric_name = ours + metric_name->substr(std::string_view(prefix).size());
+      return;
+    }
+  }
 }
 
 std::string RunState::to_json() const {
-  return nlohmann::ordered_json{{"step", step},
+  return nlohmann::ordered_json{{"algorithm", algorithm},
+                                {"step", step},
                                 {"next_draw_index", next_draw_index},
                                 {"optimizer_steps", optimizer_steps},
                                 {"seed", seed},
                                 {"pending_changed_elements", pending_changed_elements},
-                                {"gates", nlohmann::ordered_json::parse(gates_json)}}
+                                {"gates", nlohmann::ordered_json::parse(gates_json)},
+                                {"early_stop", nlohmann::ordered_json::parse(early_stop_json)},
+                                {"ranking", nlohmann::ordered_json::parse(ranking_json)}}
       .dump();
 }
 
@@ -41,15 +67,23 @@ RunState RunState::from_json(const std::string& text, const std::string& where) 
     }
     return json[key].get<int64_t>();
   };
-  if (!json.contains("gates") || !json["gates"].is_array()) {
-    throw DataError(fmt::format("{}: \"gates\" is missing or not a list", where));
+  const auto require = [&](const char* key, bool ok, const char* kind) {
+    if (!ok) throw DataError(fmt::format("{}: \"{}\" is missing or not {}", where, key, kind));
+  };
+  require("algorithm", json.contains("algorithm") && json["algorithm"].is_string(), "text");
+  require("gates", json.contains("gates") && json["gates"].is_array(), "a list");
+  for (const char* key : {"early_stop", "ranking"}) {
+    require(key, json.contains(key) && json[key].is_object(), "an object");
   }
-  return {.step = number("step"),
+  return {.algorithm = json["algorithm"].get<std::string>(),
+          .step = number("step"),
           .next_draw_index = number("next_draw_index"),
           .optimizer_steps = number("optimizer_steps"),
           .seed = number("seed"),
           .pending_changed_elements = number("pending_changed_elements"),
-          .gates_json = json["gates"].dump()};
+          .gates_json = json["gates"].dump(),
+          .early_stop_json = json["early_stop"].dump(),
+          .ranking_json = json["ranking"].dump()};
 }
 
 std::filesystem::path checkpoint_parent(const CheckpointingConfig& config,
@@ -64,24 +98,21 @@ std::optional<std::filesystem::path> find_checkpoint(const std::string& resume,
     const auto found = parallel::finished_checkpoints(parent);
     return found.empty() ? std::nullopt : std::optional(found.back());
   }
-  if (model::is_present(std::filesystem::path(resume) / "manifest.json")) return resume;
-  const auto found = parallel::finished_checkpoints(resume);
-  if (found.empty()) {
+  const auto found = checkpoint_at(resume);
+  if (!found) {
     throw ConfigError(
         fmt::format("--resume {}: no finished checkpoint there; allowed: a folder step_N with "
                     "manifest.json, a folder of "
                     "such folders, or auto",
                     resume));
   }
-  return found.back();
+  return found;
 }
 
-void remove_old_checkpoints(const std::filesystem::path& parent, int64_t keep_last) {
-  if (keep_last == 0) return;
-  const auto found = parallel::finished_checkpoints(parent);
-  for (size_t i = 0; i + static_cast<size_t>(keep_last) < found.size(); ++i) {
-    parallel::remove_checkpoint(found[i]);
-  }
+std::optional<std::filesystem::path> checkpoint_at(const std::filesystem::path& path) {
+  if (model::is_present(path / "manifest.json")) return path;
+  const auto found = parallel::finished_checkpoints(path);
+  return found.empty() ? std::nullopt : std::optional(found.back());
 }
 
 }  // namespace grpo::rl

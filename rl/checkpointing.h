@@ -18,13 +18,19 @@ struct CheckpointingConfig {
   std::string checkpoint_dir;
   int64_t save_period = 10;
   int64_t keep_last = 0;
+  std::optional<std::string> metric_name;  // of a metric, or NeMo-RL's "val:accuracy"
+  bool higher_is_better = true;
+  int64_t keep_top_k = 0;
 
   void visit(ConfigVisitor& visitor);
   void validate(const ConfigVisitor& visitor) const;
+  // "val:accuracy" -> "validation/accuracy", "train:loss" -> "train/loss"; other names stay.
+  void resolve_metric_name();
 };
 
 // What a run needs to know besides tensors to go on as if it had not stopped.
 struct RunState {
+  std::string algorithm = "grpo";
   int64_t step = 0;  // completed
   int64_t next_draw_index =
       0;  // prompts drawn so far; data position, epoch and sampling keys follow from it
@@ -33,7 +39,9 @@ struct RunState {
   // Elements that the refit at saving time changed: they belong to the next step's
   // refit/changed_elements.
   int64_t pending_changed_elements = 0;
-  std::string gates_json = "[]";  // of GateKeeper
+  std::string gates_json = "[]";       // of GateKeeper
+  std::string early_stop_json = "{}";  // of EarlyStop
+  std::string ranking_json = "{}";     // of CheckpointRanking
 
   std::string to_json() const;
   // Throws DataError that starts with `where`.
@@ -49,6 +57,9 @@ std::filesystem::path checkpoint_parent(const CheckpointingConfig& config,
 // folder holds none.
 std::optional<std::filesystem::path> find_checkpoint(const std::string& resume,
                                                      const std::filesystem::path& parent);
+
+// A checkpoint's folder itself, or the newest finished one in a folder of them.
+std::optional<std::filesystem::path> checkpoint_at(const std::filesystem::path& path);
 
 // What is wrong with a checkpoint ("path: found, expected"), or nullopt: manifest, its agreement
 // with the run's state and the folder's name, every file's size and checksum. Ranks can share the
@@ -82,8 +93,5 @@ ResumePoint find_resume_point(const std::string& resume, const std::filesystem::
 // one.
 std::vector<std::string> set_aside_checkpoints(const std::filesystem::path& parent,
                                                int64_t last_step);
-
-// Removes all but the newest `keep_last` finished checkpoints; 0 keeps all.
-void remove_old_checkpoints(const std::filesystem::path& parent, int64_t keep_last);
 
 }  // namespace grpo::rl

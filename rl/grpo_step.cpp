@@ -23,7 +23,7 @@ ops::SamplingFilter GrpoStep::filter() const {
           .top_p = g.top_p};
 }
 
-generation::SamplingParams GrpoStep::sampling_params() const {
+generation::SamplingParams GrpoStep::sampling_params(generation::DrawSplit split) const {
   const generation::GenerationConfig& g = run_.config.policy.generation;
   return {.filter = filter(),
           .greedy = false,
@@ -31,7 +31,7 @@ generation::SamplingParams GrpoStep::sampling_params() const {
           .stop_token_ids = parts_.stop_token_ids,
           .ignore_stop = g.ignore_eos,
           .seed = static_cast<uint64_t>(run_.config.grpo.seed),
-          .split = generation::DrawSplit::kTrain};
+          .split = split};
 }
 
 void GrpoStep::refit(int64_t step, RunState& state, StepRecord& record) {
@@ -56,7 +56,7 @@ void GrpoStep::roll_out(int64_t step, RunState& state, StepRecord& record) {
                   parts_.models.generation_store().groups().world.communicator());
   Rollout::Times times{};
   record.sequences = rollout.run(
-      plan, sampling_params(), run_.ctx,
+      plan, sampling_params(generation::DrawSplit::kTrain), run_.ctx,
       [&](int64_t done, int64_t total) {
         if (run_.reports()) run_.observer.on_progress("generation", done, total);
       },

@@ -32,6 +32,8 @@ class GrpoStep {
   // Collective over the world. Draws the prompts that `state` says are next and moves it on.
   StepRecord run(int64_t step, RunState& state);
 
+  generation::SamplingParams sampling_params(generation::DrawSplit split) const;
+
  private:
   void refit(int64_t step, RunState& state, StepRecord& record);
   void roll_out(int64_t step, RunState& state, StepRecord& record);
@@ -40,7 +42,6 @@ class GrpoStep {
   void update(int64_t step, StepRecord& record, const std::vector<SequenceSignals>& signals);
   int64_t updates_per_step() const;
   ops::SamplingFilter filter() const;
-  generation::SamplingParams sampling_params() const;
 
   RunContext& run_;
   Parts parts_;

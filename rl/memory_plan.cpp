@@ -13,6 +13,9 @@ namespace grpo::rl {
 
 namespace {
 
+// Where the data are not known: as many as any batch takes.
+constexpr int64_t kMaxValidationExamples = int64_t{1} << 31;
+
 // What sequences of a kind can look like, in tokens.
 struct SequenceBounds {
   int64_t longest;
@@ -36,12 +39,21 @@ SequenceBounds example_bounds(const DatasetLengths& lengths) {
 
 DatasetLengths unknown_lengths(const RunConfig& config) {
   const int64_t limit = config.policy.max_total_sequence_length;
-  const int64_t room = limit - config.policy.generation.max_new_tokens;
+  const int64_t room =
+      config.is_sft() ? limit - 1 : limit - config.policy.generation.max_new_tokens;
   const int64_t chosen = config.data.train.max_input_seq_length;
   return {.shortest_prompt = 1,
           .longest_prompt = chosen == 0 ? room : std::min(room, chosen),
           .longest_response = limit - 2,
           .longest_example = limit - 1};
+}
+
+DataLengths unknown_data(const RunConfig& config) {
+  DataLengths data{.train = unknown_lengths(config), .validation = std::nullopt};
+  if (!config.data.validation.empty()) {
+    data.validation = {.lengths = data.train, .most_examples = kMaxValidationExamples};
+  }
+  return data;
 }
 
 // The fullest micro-batch that a rank can meet: `num_sequences` dealt over `num_ranks`. Sequences
@@ -85,10 +97,11 @@ class RehearsedLoss final : public model::TokenLoss {
 // One rank's run on a rehearsal device, in the trainer's order.
 class Rehearsal {
  public:
-  Rehearsal(const RunConfig& config, const model::ModelConfig& model, const DatasetLengths& lengths,
+  Rehearsal(const RunConfig& config, const model::ModelConfig& model, const DataLengths& data,
             Device device, int rank, size_t workspace_bytes)
       : config_(config),
-        lengths_(lengths),
+        data_(data),
+        lengths_(data.train),
         world_(parallel::make_rehearsal_world(
             rank, static_cast<int>(config.parallel.tensor * config.parallel.gtp_remat *
                                    config.parallel.data))),
@@ -107,18 +120,16 @@ class Rehearsal {
     optimizer_ =
         std::make_unique<Optimizer>(config_.policy.optimizer, models_->policy_store(), allocator_);
     // What a first step leaves behind, a second one finds.
-    for (int64_t step = 0; step < std::min<int64_t>(2, config_.grpo.max_num_steps); ++step) {
-      enter("refit");
-      models_->refit();
-      generate();
-      score();
-      enter("policy_training");
-      train(*optimizer_, rollout_bounds(config_, lengths_), config_.policy.train_global_batch_size,
-            config_.loss_fn.is_token_local(), has_cuts());
-      models_->policy_store().drop_idle_buffers();
+    for (int64_t step = 0; step < std::min<int64_t>(2, config_.max_num_steps()); ++step) {
+      if (config_.is_sft()) {
+        sft_step();
+      } else {
+        grpo_step();
+      }
+      if (data_.validation) validate();
       if (!config_.checkpointing.enabled) continue;
       enter("checkpointing");
-      models_->refit();
+      if (models_->generates()) models_->refit();
       const Buffer staging = allocator_.allocate("checkpoint/buckets", checkpoint_bytes);
     }
   }
@@ -165,6 +176,42 @@ class Rehearsal {
   }
   int num_data_ranks() const { return models_->groups().data.size(); }
 
+  void grpo_step() {
+    enter("refit");
+    models_->refit();
+    enter("generation");
+    generate(sequences_per_step(), lengths_.longest_prompt);
+    score();
+    enter("policy_training");
+    train(*optimizer_, rollout_bounds(config_, lengths_), config_.policy.train_global_batch_size,
+          config_.loss_fn.is_token_local(), has_cuts());
+    models_->policy_store().drop_idle_buffers();
+  }
+
+  void sft_step() {
+    enter("policy_training");
+    train(*optimizer_, example_bounds(lengths_), config_.policy.train_global_batch_size, true,
+          false);
+    models_->policy_store().drop_idle_buffers();
+  }
+
+  void validate() {
+    enter("validation");
+    const auto& [lengths, most_examples] = *data_.validation;
+    if (config_.is_sft()) {
+      score(models_->policy(), nullptr, example_bounds(lengths),
+            std::min(most_examples, config_.sft.val_global_batch_size));
+      models_->policy_store().drop_idle_buffers();
+      return;
+    }
+    models_->refit();
+    const GrpoConfig& grpo = config_.grpo;
+    const int64_t prompts = std::min(
+        grpo.max_val_samples == 0 ? most_examples : std::min(most_examples, grpo.max_val_samples),
+        grpo.val_batch_size);
+    generate(prompts * grpo.val_num_generations_per_prompt, lengths.longest_prompt);
+  }
+
   void warm_start() {
     enter("warm_start");
     Optimizer optimizer(config_.policy.optimizer, models_->policy_store(), allocator_);
@@ -179,16 +226,15 @@ class Rehearsal {
                       config_.policy.sequence_packing.train_mb_tokens, with_cuts, allocator_);
     RehearsedLoss loss(is_token_local);
     model::CutCheck cut_check{.filter = filter()};
-    models_->policy().train(batch, 1.0f, loss, has_one_update() ? &cut_check : nullptr, ctx_);
+    const bool checks = !config_.is_sft() && has_one_update();
+    models_->policy().train(batch, 1.0f, loss, checks ? &cut_check : nullptr, ctx_);
     models_->policy_store().reduce_gradients();
     optimizer.step(0.0, optimizer.gradient_norm(ctx_), config_.policy.max_grad_norm, ctx_);
   }
 
-  void generate() {
-    enter("generation");
-    const auto [begin, end] =
-        contiguous_share(sequences_per_step(), world_->size(), world_->rank());
-    models_->engine().rehearse(end - begin, lengths_.longest_prompt,
+  void generate(int64_t num_sequences, int64_t longest_prompt) {
+    const auto [begin, end] = contiguous_share(num_sequences, world_->size(), world_->rank());
+    models_->engine().rehearse(end - begin, longest_prompt,
                                {.filter = filter(),
                                 .greedy = false,
                                 .max_new_tokens = config_.policy.generation.max_new_tokens,
@@ -202,17 +248,19 @@ class Rehearsal {
   void score() {
     enter("policy_and_reference_logprobs");
     model::CutCheck cut_check{.filter = filter()};
-    if (!has_one_update()) score(models_->policy(), &cut_check);
+    const SequenceBounds bounds = rollout_bounds(config_, lengths_);
+    if (!has_one_update()) score(models_->policy(), &cut_check, bounds, sequences_per_step());
     if (!config_.needs_reference()) return;
-    score(models_->reference(), nullptr);
+    score(models_->reference(), nullptr, bounds, sequences_per_step());
     models_->reference_store().drop_idle_buffers();
   }
 
-  void score(model::Transformer& transformer, model::CutCheck* cut_check) {
+  void score(model::Transformer& transformer, model::CutCheck* cut_check,
+             const SequenceBounds& bounds, int64_t num_sequences) {
     const Workspace::Scope scope(workspace_);
-    const model::PackedBatch batch =
-        fullest_batch(rollout_bounds(config_, lengths_), sequences_per_step(), num_data_ranks(),
-                      config_.policy.sequence_packing.logprob_mb_tokens, has_cuts(), allocator_);
+    const model::PackedBatch batch = fullest_batch(
+        bounds, num_sequences, num_data_ranks(), config_.policy.sequence_packing.logprob_mb_tokens,
+        !config_.is_sft() && has_cuts(), allocator_);
     const ops::TokenLogprobs out{
         .processed = workspace_.take(DType::kFloat32, {batch.num_predicted()}),
         .unfiltered = workspace_.take(DType::kFloat32, {batch.num_predicted()})};
@@ -220,7 +268,8 @@ class Rehearsal {
   }
 
   const RunConfig& config_;
-  DatasetLengths lengths_;
+  DataLengths data_;
+  DatasetLengths lengths_;  // of data.train
   std::unique_ptr<parallel::World> world_;
   Allocator allocator_;
   Workspace workspace_;
@@ -231,6 +280,16 @@ class Rehearsal {
 };
 
 }  // namespace
+
+ValidationLengths ValidationLengths::covering(const ValidationLengths& other) const {
+  const DatasetLengths& a = lengths;
+  const DatasetLengths& b = other.lengths;
+  return {.lengths = {.shortest_prompt = std::min(a.shortest_prompt, b.shortest_prompt),
+                      .longest_prompt = std::max(a.longest_prompt, b.longest_prompt),
+                      .longest_response = std::max(a.longest_response, b.longest_response),
+                      .longest_example = std::max(a.longest_example, b.longest_example)},
+          .most_examples = std::max(most_examples, other.most_examples)};
+}
 
 const PhasePlan* RankMemoryPlan::find(const std::string& phase) const {
   const auto it = std::find_if(phases.begin(), phases.end(),
@@ -264,8 +323,8 @@ int MemoryPlan::fullest_rank() const {
 }
 
 MemoryPlan plan_memory(const RunConfig& config, const model::ModelConfig& model,
-                       const std::optional<DatasetLengths>& lengths, Device device) {
-  const DatasetLengths bounds = lengths.value_or(unknown_lengths(config));
+                       const std::optional<DataLengths>& lengths, Device device) {
+  const DataLengths bounds = lengths.value_or(unknown_data(config));
   const auto world_size =
       static_cast<int>(config.parallel.tensor * config.parallel.gtp_remat * config.parallel.data);
   // A first rehearsal finds what the workspace must hold and what all ranks put into a checkpoint;

@@ -55,10 +55,23 @@ struct MeasuredMemory {
   std::vector<std::vector<MeasuredPeak>> ranks;  // of each: phases in the plan's order
 };
 
-// Pure. `config` is resolved; `lengths` are the dataset's, or nothing when it is not known (then a
+// Of all validation datasets.
+struct ValidationLengths {
+  DatasetLengths lengths;
+  int64_t most_examples;  // of one dataset
+
+  ValidationLengths covering(const ValidationLengths& other) const;
+};
+
+struct DataLengths {
+  DatasetLengths train;
+  std::optional<ValidationLengths> validation;
+};
+
+// Pure. `config` is resolved; `lengths` are the datasets', or nothing when it is not known (then a
 // prompt has 1 token up to all that the limits leave it). Throws ConfigError for models that do not
 // divide over the mesh, and Error when the system refuses to reserve addresses.
 MemoryPlan plan_memory(const RunConfig& config, const model::ModelConfig& model,
-                       const std::optional<DatasetLengths>& lengths, Device device);
+                       const std::optional<DataLengths>& lengths, Device device);
 
 }  // namespace grpo::rl

@@ -28,6 +28,8 @@ class RunObserver {
  public:
   virtual ~RunObserver() = default;
 
+  // Before the first step: the last one, should nothing stop the run.
+  virtual void on_start(int64_t /*num_steps*/) {}
   virtual void on_message(const std::string& line) = 0;  // information for the console
   virtual void on_warning(const std::string& line) = 0;
   // Before anything large is allocated.

@@ -16,7 +16,8 @@ std::vector<double> to_double(std::span<const float> values) {
 }  // namespace
 
 PolicyLoss::PolicyLoss(const LossConfig& config, const LossCounts& counts,
-                       const model::PackedBatch& batch, std::vector<const RolloutSequence*> sequences,
+                       const model::PackedBatch& batch,
+                       std::vector<const RolloutSequence*> sequences,
                        std::vector<const SequenceSignals*> signals)
     : config_(config),
       counts_(counts),
@@ -66,7 +67,8 @@ std::vector<LossSums> PolicyLoss::sequence_sums() const {
 }
 
 // Rows [begin, end) of the batch, all of sequence s.
-LossSums PolicyLoss::evaluate_rows(size_t s, int64_t begin, int64_t end, std::span<double> d_current,
+LossSums PolicyLoss::evaluate_rows(size_t s, int64_t begin, int64_t end,
+                                   std::span<double> d_current,
                                    std::span<double> d_unfiltered) const {
   const auto first = static_cast<size_t>(begin - batch_.predicted_offsets[s]);
   const auto count = static_cast<size_t>(end - begin);
@@ -80,8 +82,9 @@ LossSums PolicyLoss::evaluate_rows(size_t s, int64_t begin, int64_t end, std::sp
   const std::vector<double> generation = part(sequence.generation_logprobs, first);
   const std::vector<double> previous =
       signals.previous_logprobs.empty() ? current : part(signals.previous_logprobs, first);
-  const std::vector<double> reference =
-      signals.reference_logprobs.empty() ? std::vector<double>() : part(signals.reference_logprobs, first);
+  const std::vector<double> reference = signals.reference_logprobs.empty()
+                                            ? std::vector<double>()
+                                            : part(signals.reference_logprobs, first);
   const std::vector<double> advantages(count, signals.advantage);
   const std::vector<uint8_t> mask(count, 1);
   return evaluate_loss(config_,
@@ -104,6 +107,7 @@ void NllLoss::evaluate(int64_t, int64_t, const model::LogprobValues& logprobs,
     gradients.dprocessed[i] = static_cast<float>(-1.0 / num_tokens_);
     gradients.dunfiltered[i] = 0.0f;
   }
+  logprobs_.insert(logprobs_.end(), logprobs.processed.begin(), logprobs.processed.end());
 }
 
 }  // namespace grpo::rl

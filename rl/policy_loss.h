@@ -15,7 +15,8 @@ namespace grpo::rl {
 // What training knows of one rollout sequence besides its tokens; all by response token.
 struct SequenceSignals {
   double advantage = 0;
-  std::vector<float> previous_logprobs;   // pre-update policy; empty when the loss forward itself supplies them
+  std::vector<float>
+      previous_logprobs;  // pre-update policy; empty when the loss forward itself supplies them
   std::vector<float> reference_logprobs;  // unfiltered; empty without KL
 };
 
@@ -24,13 +25,15 @@ class PolicyLoss : public model::TokenLoss {
  public:
   // `batch` was packed from `sequences`, in their order.
   PolicyLoss(const LossConfig& config, const LossCounts& counts, const model::PackedBatch& batch,
-             std::vector<const RolloutSequence*> sequences, std::vector<const SequenceSignals*> signals);
+             std::vector<const RolloutSequence*> sequences,
+             std::vector<const SequenceSignals*> signals);
 
   bool is_token_local() const override { return config_.is_token_local(); }
   void evaluate(int64_t begin, int64_t end, const model::LogprobValues& logprobs,
                 const model::LogprobGradientValues& gradients) override;
 
-  // After the pass: sums of each sequence over all of its tokens at once, so that they do not depend on chunks.
+  // After the pass: sums of each sequence over all of its tokens at once, so that they do not
+  // depend on chunks.
   std::vector<LossSums> sequence_sums() const;
   // Processed log-probabilities of sequence s, from the training forward.
   std::span<const float> logprobs(size_t s) const;
@@ -57,10 +60,13 @@ class NllLoss : public model::TokenLoss {
   void evaluate(int64_t begin, int64_t end, const model::LogprobValues& logprobs,
                 const model::LogprobGradientValues& gradients) override;
   double loss() const { return loss_; }
+  // Of all rows, after the pass.
+  const std::vector<float>& logprobs() const { return logprobs_; }
 
  private:
   double num_tokens_;
   double loss_ = 0;
+  std::vector<float> logprobs_;
 };
 
 }  // namespace grpo::rl

@@ -1,50 +1,8 @@
 #include "rl/policy_models.h"
 
-#include <algorithm>
-
 #include "parallel/weights_io.h"
 
 namespace grpo::rl {
-
-namespace {
-
-parallel::Mesh mesh_of(const RunConfig& config) {
-  return parallel::Mesh(static_cast<int>(config.parallel.tensor),
-                        static_cast<int>(config.parallel.gtp_remat),
-                        static_cast<int>(config.parallel.data));
-}
-
-model::TransformerOptions transformer_options(const PolicyConfig& policy) {
-  return {.max_positions = policy.max_total_sequence_length,
-          .head_chunk_rows = policy.sequence_packing.logprob_chunk_tokens};
-}
-
-// No more places than the fullest rank has sequences in a step: each costs cache pages.
-generation::EngineOptions engine_options(const RunConfig& config, int world_size) {
-  const PolicyConfig& policy = config.policy;
-  const int64_t sequences =
-      config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt;
-  return {.max_sequence_tokens = policy.max_total_sequence_length,
-          .max_batch_size =
-              std::min(policy.generation.max_batch_size, (sequences + world_size - 1) / world_size),
-          .page_size_tokens = policy.generation.page_size_tokens,
-          .prefill_chunk_tokens = policy.generation.prefill_chunk_tokens};
-}
-
-parallel::RefitPlan make_refit_plan(const RunConfig& config,
-                                    const std::vector<ParameterSpec>& specs, DType dtype) {
-  const parallel::Mesh mesh = mesh_of(config);
-  return parallel::RefitPlan(
-      {.specs = specs,
-       .coordinates = parallel::training_coordinates(mesh, config.parallel.gtp_alignment),
-       .dtype = dtype},
-      {.specs = specs,
-       .coordinates = parallel::whole_model_coordinates(mesh.world_size()),
-       .dtype = dtype},
-      {});
-}
-
-}  // namespace
 
 PolicyModels::PolicyModels(const RunConfig& config, const ModelSource& source,
                            parallel::World& world, Allocator& allocator)
@@ -56,12 +14,6 @@ PolicyModels::PolicyModels(const RunConfig& config, const ModelSource& source,
           compute_dtype(config.policy.precision, source), parallel::Gradients::kFp32, allocator),
       policy_(source.config, parameters_, policy_store_, transformer_options(config.policy),
               allocator),
-      generation_store_("generation", parameters_.specs, parallel::make_generation_groups(world),
-                        policy_store_.dtype(), parallel::Gradients::kNone, allocator),
-      generation_(source.config, parameters_, generation_store_, transformer_options(config.policy),
-                  allocator),
-      engine_(generation_, engine_options(config, world.size()), allocator),
-      refit_plan_(make_refit_plan(config, parameters_.specs, policy_store_.dtype())),
       model_config_(source.config),
       transformer_options_(transformer_options(config.policy)),
       mesh_(mesh_of(config)),
@@ -70,9 +22,11 @@ PolicyModels::PolicyModels(const RunConfig& config, const ModelSource& source,
   if (source.weights != nullptr) {
     parallel::load_weights(policy_store_, *source.weights);
   } else {
-    parallel::initialize_random(policy_store_, static_cast<uint64_t>(config.grpo.seed));
+    parallel::initialize_random(policy_store_, static_cast<uint64_t>(config.seed()));
   }
-  generation_store_.poison_weights();
+  if (config.is_sft()) return;
+  generation_ = std::make_unique<GenerationModel>(config, source.config, parameters_,
+                                                  policy_store_.dtype(), world, allocator);
 }
 
 void PolicyModels::take_reference() {
@@ -104,15 +58,9 @@ model::Transformer& PolicyModels::reference() {
   return *reference_;
 }
 
-parallel::RefitReport PolicyModels::refit() {
-  const parallel::RefitReport report =
-      parallel::refit(refit_plan_, policy_store_, generation_store_,
-                      generation_store_.groups().world.communicator());
-  CHECK(report.fingerprint_ok(),
-        "refit: the generation model's weights differ from the policy's (fingerprint {:016x}, "
-        "{:016x})",
-        report.destination_fingerprint, report.source_fingerprint);
-  return report;
+GenerationModel& PolicyModels::generation() {
+  CHECK(generation_ != nullptr, "this run has no generation model");
+  return *generation_;
 }
 
 }  // namespace grpo::rl

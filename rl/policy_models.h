@@ -1,17 +1,15 @@
-// PolicyModels: the three models of a run on one rank, each with its own process groups: the
-// trained policy and its frozen reference, sharded by GTP, and the generation model, whole on every
-// rank.
+// PolicyModels: the models of a run on one rank, each with its own process groups: the trained
+// policy and its frozen reference, sharded by GTP, and the generation model, whole on every rank.
 #pragma once
 
 #include <memory>
 #include <optional>
 
-#include "generation/engine.h"
 #include "model/transformer.h"
 #include "parallel/checkpoint.h"
-#include "parallel/refit.h"
 #include "parallel/sharded_parameter_store.h"
 #include "parallel/world.h"
+#include "rl/generation_model.h"
 #include "rl/model_source.h"
 #include "rl/run_config.h"
 
@@ -20,7 +18,7 @@ namespace grpo::rl {
 // Owned by the trainer; one thread.
 class PolicyModels {
  public:
-  // Loads or initialises the policy. The generation model's weights are NaN until the first refit.
+  // Loads or initialises the policy. Supervised fine-tuning has no generation model.
   PolicyModels(const RunConfig& config, const ModelSource& source, parallel::World& world,
                Allocator& allocator);
 
@@ -29,27 +27,29 @@ class PolicyModels {
   void add_to(parallel::CheckpointContent& content) const;
   // Freezes the policy's present weights as the reference.
   void take_reference();
-  // Policy into the generation model; throws InternalError when the fingerprints differ.
-  parallel::RefitReport refit();
   // After weights were written from outside.
   void mark_weights_changed();
 
   parallel::ShardedParameterStore& policy_store() { return policy_store_; }
-  parallel::ShardedParameterStore& generation_store() { return generation_store_; }
   model::Transformer& policy() { return policy_; }
   model::Transformer& reference();  // after take_reference()
   parallel::ShardedParameterStore& reference_store() { return *reference_store_; }  // likewise
-  generation::Engine& engine() { return engine_; }
   const parallel::ProcessGroups& groups() const { return policy_store_.groups(); }
 
+  // The rest is there only when this says so.
+  bool generates() const { return generation_ != nullptr; }
+  // Policy into the generation model; throws InternalError when the fingerprints differ.
+  parallel::RefitReport refit() { return generation().refit(policy_store_); }
+  parallel::ShardedParameterStore& generation_store() { return generation().store(); }
+  generation::Engine& engine() { return generation().engine(); }
+
  private:
+  GenerationModel& generation();
+
   model::TransformerParameters parameters_;
   parallel::ShardedParameterStore policy_store_;
   model::Transformer policy_;
-  parallel::ShardedParameterStore generation_store_;
-  model::Transformer generation_;
-  generation::Engine engine_;
-  parallel::RefitPlan refit_plan_;
+  std::unique_ptr<GenerationModel> generation_;
   std::unique_ptr<parallel::ShardedParameterStore> reference_store_;
   std::unique_ptr<model::Transformer> reference_;
   model::ModelConfig model_config_;

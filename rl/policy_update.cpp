@@ -1,7 +1,6 @@
 #include "rl/policy_update.h"
 
 #include <cmath>
-#include <cstring>
 
 #include "parallel/host_collectives.h"
 #include "rl/sequence_scorer.h"
@@ -31,8 +30,8 @@ struct OwnResults {
   std::vector<float> logprobs;  // of the indices' sequences, end to end
 };
 
-OwnResults train_own(const LossConfig& loss_config, const LossCounts& counts, model::Transformer& policy,
-                     const std::vector<MicroBatch>& micro_batches,
+OwnResults train_own(const LossConfig& loss_config, const LossCounts& counts,
+                     model::Transformer& policy, const std::vector<MicroBatch>& micro_batches,
                      const std::vector<RolloutSequence>& sequences,
                      const std::vector<SequenceSignals>& signals, const UpdateOptions& options,
                      OpContext& ctx) {
@@ -58,22 +57,12 @@ OwnResults train_own(const LossConfig& loss_config, const LossCounts& counts, mo
   return own;
 }
 
-template <typename T>
-std::vector<std::vector<T>> all_gather_vector(Communicator& group, const std::vector<T>& values) {
-  std::vector<std::vector<T>> result;
-  for (const auto& bytes : parallel::all_gather_bytes(group, std::as_bytes(std::span(values)))) {
-    std::vector<T>& received = result.emplace_back(bytes.size() / sizeof(T));
-    if (!bytes.empty()) std::memcpy(received.data(), bytes.data(), bytes.size());
-  }
-  return result;
-}
-
 // Sums in the sequences' own order, so that no layout changes a bit.
 void merge_results(const OwnResults& own, const std::vector<RolloutSequence>& sequences,
                    const LossConfig& loss, Communicator& data, UpdateResult& result) {
-  const auto indices = all_gather_vector(data, own.indices);
-  const auto sums = all_gather_vector(data, own.sums);
-  const auto logprobs = all_gather_vector(data, own.logprobs);
+  const auto indices = parallel::all_gather_vector(data, own.indices);
+  const auto sums = parallel::all_gather_vector(data, own.sums);
+  const auto logprobs = parallel::all_gather_vector(data, own.logprobs);
   std::vector<LossSums> by_sequence(sequences.size());
   result.logprobs.resize(sequences.size());
   for (size_t rank = 0; rank < indices.size(); ++rank) {
@@ -96,8 +85,8 @@ void merge_results(const OwnResults& own, const std::vector<RolloutSequence>& se
 UpdateResult update_policy(const LossConfig& loss, model::Transformer& policy,
                            parallel::ShardedParameterStore& store, Optimizer& optimizer,
                            const std::vector<RolloutSequence>& sequences,
-                           const std::vector<SequenceSignals>& signals, const UpdateOptions& options,
-                           OpContext& ctx) {
+                           const std::vector<SequenceSignals>& signals,
+                           const UpdateOptions& options, OpContext& ctx) {
   UpdateResult result;
   result.counts = count_tokens(sequences);
   std::vector<int64_t> lengths;
@@ -105,8 +94,9 @@ UpdateResult update_policy(const LossConfig& loss, model::Transformer& policy,
   const parallel::AxisGroup& data = store.groups().data;
   const auto dealt = deal_micro_batches(lengths, data.size(), options.max_tokens);
   store.zero_gradients();
-  const OwnResults own = train_own(loss, result.counts, policy, dealt[static_cast<size_t>(data.rank())],
-                                   sequences, signals, options, ctx);
+  const OwnResults own =
+      train_own(loss, result.counts, policy, dealt[static_cast<size_t>(data.rank())], sequences,
+                signals, options, ctx);
   merge_results(own, sequences, loss, data.communicator(), result);
   if (!std::isfinite(result.averages.loss)) {
     throw NonFiniteError(fmt::format("the loss is {}", result.averages.loss));

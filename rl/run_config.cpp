@@ -26,6 +26,13 @@ void GrpoConfig::visit(ConfigVisitor& visitor) {
   visitor.field("use_leave_one_out_baseline", use_leave_one_out_baseline,
                 "baseline of a sample is the mean reward of the others in its group");
   visitor.field("seed", seed, "keys initialisation, data order and sampling");
+  visit_fields(visitor, validation);
+  visitor.field("max_val_samples", max_val_samples,
+                "prompts of each validation dataset, at most; 0 takes all");
+  visitor.field("val_batch_size", val_batch_size, "validation prompts drawn together");
+  visitor.field("val_num_generations_per_prompt", val_num_generations_per_prompt,
+                "completions a validation prompt; above 1 there is validation/pass_k");
+  visit_section(visitor, "early_stop", "end a run that no longer improves", early_stop);
 }
 
 void GrpoConfig::validate(const ConfigVisitor& visitor) const {
@@ -34,6 +41,10 @@ void GrpoConfig::validate(const ConfigVisitor& visitor) const {
                          kMaxSequences / num_prompts_per_step);
   require_range<int64_t>(visitor, "max_num_steps", max_num_steps, 1, kMaxSteps);
   require_range<int64_t>(visitor, "seed", seed, 0, INT64_MAX);
+  require_range<int64_t>(visitor, "max_val_samples", max_val_samples, 0, kMaxSequences);
+  require_range<int64_t>(visitor, "val_batch_size", val_batch_size, 1, kMaxSequences);
+  require_range<int64_t>(visitor, "val_num_generations_per_prompt", val_num_generations_per_prompt,
+                         1, kMaxSequences / val_batch_size);
 }
 
 void ModelSizesConfig::visit(ConfigVisitor& visitor) {
@@ -50,12 +61,12 @@ void ModelSizesConfig::visit(ConfigVisitor& visitor) {
 }
 
 void ModelSizesConfig::validate(const ConfigVisitor& visitor) const {
-  for (const auto& [key, value] : {std::pair{"hidden_size", hidden_size},
-                                   std::pair{"num_hidden_layers", num_hidden_layers},
-                                   std::pair{"num_attention_heads", num_attention_heads},
-                                   std::pair{"num_key_value_heads", num_key_value_heads},
-                                   std::pair{"intermediate_size", intermediate_size},
-                                   std::pair{"max_position_embeddings", max_position_embeddings}}) {
+  for (const auto& [key, value] :
+       {std::pair{"hidden_size", hidden_size}, std::pair{"num_hidden_layers", num_hidden_layers},
+        std::pair{"num_attention_heads", num_attention_heads},
+        std::pair{"num_key_value_heads", num_key_value_heads},
+        std::pair{"intermediate_size", intermediate_size},
+        std::pair{"max_position_embeddings", max_position_embeddings}}) {
     require_range<int64_t>(visitor, key, value, 1, model::largest_size(key));
   }
   require_range<int64_t>(visitor, "vocab_size", vocab_size, 0, model::largest_size("vocab_size"));
@@ -66,7 +77,8 @@ void ModelSizesConfig::validate(const ConfigVisitor& visitor) const {
   };
   require(hidden_size % num_attention_heads == 0, "hidden_size", hidden_size,
           fmt::format("a multiple of num_attention_heads, {}", num_attention_heads));
-  require(hidden_size / num_attention_heads % model::kHeadDimMultiple == 0, "hidden_size", hidden_size,
+  require(hidden_size / num_attention_heads % model::kHeadDimMultiple == 0, "hidden_size",
+          hidden_size,
           fmt::format("a multiple of {} x num_attention_heads, {}", model::kHeadDimMultiple,
                       model::kHeadDimMultiple * num_attention_heads));
   require(hidden_size / num_attention_heads <= model::largest_size("head_dim"), "hidden_size",
@@ -81,7 +93,8 @@ void ModelSizesConfig::validate(const ConfigVisitor& visitor) const {
 
 void OptimizerKwargs::visit(ConfigVisitor& visitor) {
   visitor.field("lr", lr, "base learning rate");
-  visitor.field("weight_decay", weight_decay, "decoupled decay of matrices (norms and biases have none)");
+  visitor.field("weight_decay", weight_decay,
+                "decoupled decay of matrices (norms and biases have none)");
   visitor.field("betas", betas, "AdamW's two moment factors");
   visitor.field("eps", eps, "AdamW's denominator term");
 }
@@ -93,8 +106,8 @@ void OptimizerKwargs::validate(const ConfigVisitor& visitor) const {
   require_range(visitor, "eps", eps, 1e-30, 1.0);
   constexpr double kLargestBeta = 0.9999999;  // 1 minus it is not 0 in float32
   const bool good = betas.size() == 2 && std::all_of(betas.begin(), betas.end(), [](double b) {
-    return b >= 0 && b <= kLargestBeta;
-  });
+                      return b >= 0 && b <= kLargestBeta;
+                    });
   if (!good) {
     throw ConfigError(fmt::format("{} is [{}]; allowed: two numbers, each 0 to {}",
                                   visitor.where("betas"), fmt::join(betas, ", "), kLargestBeta));
@@ -136,7 +149,8 @@ void PolicyConfig::visit(ConfigVisitor& visitor) {
   visitor.field("max_total_sequence_length", max_total_sequence_length,
                 "longest prompt plus response, in tokens");
   visit_section(visitor, "sequence_packing", "micro-batches by tokens", sequence_packing);
-  visitor.field("max_grad_norm", max_grad_norm, "clip the global gradient norm to this; 0 does not clip");
+  visitor.field("max_grad_norm", max_grad_norm,
+                "clip the global gradient norm to this; 0 does not clip");
   visit_section(visitor, "optimizer", "how weights are updated", optimizer);
   visit_section(visitor, "scheduler", "learning rate over the run", scheduler);
   visit_section(visitor, "generation", "how completions are drawn", generation);
@@ -162,13 +176,17 @@ void PolicyConfig::validate(const ConfigVisitor& visitor) const {
 
 void DataConfig::visit(ConfigVisitor& visitor) {
   visit_section(visitor, "train", "prompts to learn from", train);
+  visit_list(visitor, "validation", "prompts to measure with", validation);
 }
 
 void EnvConfig::visit(ConfigVisitor& visitor) {
-  visit_list(visitor, "rewards", "reward functions; a sample's reward is their weighted sum", rewards);
+  visit_list(visitor, "rewards", "reward functions; a sample's reward is their weighted sum",
+             rewards);
 }
 
 void WarmStartConfig::visit(ConfigVisitor& visitor) {
+  visitor.field("checkpoint", checkpoint,
+                "start from the weights of this checkpoint of another run; \"\" for none");
   visitor.field("num_steps", num_steps, "supervised steps before the first rollout; 0 for none");
   visitor.field("global_batch_size", global_batch_size, "examples a supervised step");
   visitor.field("lr", lr, "constant learning rate of the supervised steps");
@@ -183,8 +201,10 @@ void WarmStartConfig::validate(const ConfigVisitor& visitor) const {
 void LoggerConfig::visit(ConfigVisitor& visitor) {
   visitor.field("log_dir", log_dir, "folder of this run's files, reachable by every rank");
   visitor.field("overwrite", overwrite, "replace the files of an earlier run in log_dir");
-  visitor.field("console_period", console_period, "steps from one console block to the next; files get every step");
-  visitor.field("num_samples_to_print", num_samples_to_print, "completions shown with a console block");
+  visitor.field("console_period", console_period,
+                "steps from one console block to the next; files get every step");
+  visitor.field("num_samples_to_print", num_samples_to_print,
+                "completions shown with a console block");
 }
 
 void LoggerConfig::validate(const ConfigVisitor& visitor) const {
@@ -201,12 +221,15 @@ void NumericsConfig::visit(ConfigVisitor& visitor) {
 }
 
 void RunConfig::visit(ConfigVisitor& visitor) {
-  visit_section(visitor, "grpo", "the loop", grpo);
+  visitor.choice("algorithm", algorithm, {"grpo", "sft"},
+                 "grpo: rewards of drawn completions; sft: likelihood of given responses");
+  visit_section(visitor, "grpo", "the loop of grpo", grpo);
+  visit_section(visitor, "sft", "the loop of sft", sft);
   visit_section(visitor, "loss_fn", "the clipped policy-gradient loss", loss_fn);
   visit_section(visitor, "policy", "model, optimizer and generation", policy);
   visit_section(visitor, "data", "prompts", data);
   visit_section(visitor, "env", "rewards", env);
-  visit_section(visitor, "warm_start", "supervised steps before the first rollout", warm_start);
+  visit_section(visitor, "warm_start", "what comes before the first step", warm_start);
   visit_section(visitor, "checkpointing", "saving and resuming", checkpointing);
   visit_section(visitor, "logger", "files and console", logger);
   visit_section(visitor, "parallel", "the mesh", parallel);

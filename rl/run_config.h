@@ -1,5 +1,5 @@
-// RunConfig: the whole configuration of a run, in NeMo-RL's nesting; `parallel`, `numerics`, `warm_start` and
-// `gates` are this program's own.
+// RunConfig: the whole configuration of a run, in NeMo-RL's nesting; `algorithm`, `parallel`,
+// `numerics`, `warm_start` and `gates` are this program's own.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,14 @@
 #include "model/core/config_visitor.h"
 #include "parallel/parallel_config.h"
 #include "rl/checkpointing.h"
+#include "rl/early_stop.h"
 #include "rl/gates.h"
 #include "rl/loss.h"
 #include "rl/lr_schedule.h"
 #include "rl/prompt_dataset.h"
 #include "rl/reward.h"
+#include "rl/sft_config.h"
+#include "rl/validation_config.h"
 
 namespace grpo::rl {
 
@@ -26,6 +29,11 @@ struct GrpoConfig {
   bool normalize_rewards = true;
   bool use_leave_one_out_baseline = true;
   int64_t seed = 42;
+  ValidationPeriods validation;
+  int64_t max_val_samples = 256;
+  int64_t val_batch_size = 256;
+  int64_t val_num_generations_per_prompt = 1;
+  EarlyStopConfig early_stop;
 
   void visit(ConfigVisitor& visitor);
   void validate(const ConfigVisitor& visitor) const;
@@ -84,7 +92,8 @@ struct PolicyConfig {
   std::string model_name;  // Hugging Face directory, preset, or "custom" with `model`
   ModelSizesConfig model;
   TokenizerConfig tokenizer;
-  std::optional<std::string> precision;  // null: the weights file's dtype (float32 for random weights)
+  std::optional<std::string>
+      precision;  // null: the weights file's dtype (float32 for random weights)
   double init_std = 0.02;
   int64_t train_global_batch_size = 0;
   int64_t max_total_sequence_length = 1024;
@@ -100,6 +109,7 @@ struct PolicyConfig {
 
 struct DataConfig {
   DatasetConfig train;
+  std::vector<ValidationDatasetConfig> validation;
 
   void visit(ConfigVisitor& visitor);
 };
@@ -110,8 +120,10 @@ struct EnvConfig {
   void visit(ConfigVisitor& visitor);
 };
 
-// Supervised steps on the dataset's responses before the first rollout; the reference policy is taken after.
+// Weights of another run, and supervised steps on the dataset's responses, before the first step;
+// the reference policy is taken after.
 struct WarmStartConfig {
+  std::string checkpoint{};
   int64_t num_steps = 0;
   int64_t global_batch_size = 32;
   double lr = 1e-3;
@@ -137,7 +149,9 @@ struct NumericsConfig {
 };
 
 struct RunConfig {
+  std::string algorithm = "grpo";
   GrpoConfig grpo;
+  SftConfig sft;
   LossConfig loss_fn;
   PolicyConfig policy;
   DataConfig data;
@@ -151,11 +165,21 @@ struct RunConfig {
 
   void visit(ConfigVisitor& visitor);
   // The loss has a KL term, which needs the log-probabilities of a frozen reference.
-  bool needs_reference() const { return loss_fn.reference_policy_kl_penalty != 0.0; }
+  bool needs_reference() const { return !is_sft() && loss_fn.reference_policy_kl_penalty != 0.0; }
+
+  // Of the algorithm's own section.
+  bool is_sft() const { return algorithm == "sft"; }
+  int64_t seed() const { return is_sft() ? sft.seed : grpo.seed; }
+  int64_t max_num_steps() const { return is_sft() ? sft.max_num_steps : grpo.max_num_steps; }
+  const ValidationPeriods& validation_periods() const {
+    return is_sft() ? sft.validation : grpo.validation;
+  }
+  const EarlyStopConfig& early_stop() const { return is_sft() ? sft.early_stop : grpo.early_stop; }
 };
 
-// Rules between sections, checked once after reading; messages name the keys. Fills what 0 or null derives from
-// other keys (policy.train_global_batch_size, parallel.data), so that the resolved config states it.
+// Rules between sections, checked once after reading; messages name the keys. Fills what 0 or null
+// derives from other keys (policy.train_global_batch_size, parallel.data), so that the resolved
+// config states it.
 void resolve(RunConfig& config, int world_size);
 
 // Fills parallel.data from the world size. Throws ConfigError when the axes do not multiply to it.

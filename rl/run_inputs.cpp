@@ -2,6 +2,7 @@
 
 #include "model/core/config_key_error.h"
 #include "rl/model_source.h"
+#include "rl/supervised_example.h"
 
 namespace grpo::rl {
 
@@ -22,38 +23,54 @@ void check_cache_bytes(const RunConfig& config, const model::ModelConfig& model)
   }
 }
 
-}  // namespace
-
-DatasetConfig limited_dataset(const RunConfig& config) {
-  DatasetConfig data = config.data.train;
-  const int64_t longest_prompt =
-      config.policy.max_total_sequence_length - config.policy.generation.max_new_tokens;
+DatasetConfig limited(const RunConfig& config, DatasetConfig data) {
+  const int64_t longest_prompt = config.policy.max_total_sequence_length -
+                                 (config.is_sft() ? 1 : config.policy.generation.max_new_tokens);
   if (data.max_input_seq_length == 0 || data.max_input_seq_length > longest_prompt) {
     data.max_input_seq_length = longest_prompt;
+  }
+  if (config.is_sft()) data.answer_template = "";
+  return data;
+}
+
+void check_lengths(const PromptDataset& dataset, const std::string& path, int64_t max_tokens) {
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    const PromptExample& example = dataset.example(i);
+    const int64_t num_tokens = supervised_example(example, 0).num_tokens();
+    if (num_tokens > max_tokens) {
+      throw DataError(
+          fmt::format("{}:{}: the example has {} tokens with its response and end token; allowed: "
+                      "policy.max_total_sequence_length, {}",
+                      path, example.line, num_tokens, max_tokens));
+    }
+  }
+}
+
+}  // namespace
+
+RunData load_data(const RunConfig& config, const model::Tokenizer& tokenizer) {
+  RunData data{.train = PromptDataset(limited(config, config.data.train), tokenizer),
+               .validation = {}};
+  for (const ValidationDatasetConfig& dataset : config.data.validation) {
+    data.validation.emplace_back(limited(config, dataset.dataset(config.data.train)), tokenizer);
   }
   return data;
 }
 
-void check_warm_start(const RunConfig& config, const PromptDataset& dataset,
-                      const std::vector<int32_t>& stops) {
-  if (config.warm_start.num_steps == 0) return;
+void check_supervised_data(const RunConfig& config, const RunData& data,
+                           const std::vector<int32_t>& stops) {
+  const int64_t longest = config.policy.max_total_sequence_length;
+  if (!config.is_sft() && config.warm_start.num_steps == 0) return;
   if (stops.empty()) {
-    throw ConfigKeyError("warm_start.num_steps",
-                         fmt::format("is {}, but neither the model, the tokenizer nor "
-                                     "policy.generation.stop_token_ids gives an end token to learn",
-                                     config.warm_start.num_steps));
+    throw ConfigKeyError(
+        config.is_sft() ? "algorithm" : "warm_start.num_steps",
+        fmt::format("is {}, but neither the model nor the tokenizer{} gives an end token to learn",
+                    config.is_sft() ? "sft" : fmt::format("{}", config.warm_start.num_steps),
+                    config.is_sft() ? "" : " nor policy.generation.stop_token_ids"));
   }
-  for (int64_t i = 0; i < dataset.size(); ++i) {
-    const PromptExample& example = dataset.example(i);
-    const auto num_tokens =
-        static_cast<int64_t>(example.prompt_tokens.size() + example.response_tokens.size()) + 1;
-    if (num_tokens > config.policy.max_total_sequence_length) {
-      throw DataError(
-          fmt::format("{}:{}: the example has {} tokens with its response and end token; allowed: "
-                      "policy.max_total_sequence_length, {}",
-                      config.data.train.path, example.line, num_tokens,
-                      config.policy.max_total_sequence_length));
-    }
+  check_lengths(data.train, config.data.train.path, longest);
+  for (size_t i = 0; config.is_sft() && i < data.validation.size(); ++i) {
+    check_lengths(data.validation[i], config.data.validation[i].path, longest);
   }
 }
 
@@ -62,9 +79,8 @@ void check_run_inputs(const RunConfig& config) {
   const ModelSource source = open_model(config.policy, *tokenizer);
   const std::vector<int32_t> stops =
       stop_tokens(config.policy.generation, source.config, tokenizer.get());
-  check_cache_bytes(config, source.config);
-  const PromptDataset dataset(limited_dataset(config), *tokenizer);
-  check_warm_start(config, dataset, stops);
+  if (!config.is_sft()) check_cache_bytes(config, source.config);
+  check_supervised_data(config, load_data(config, *tokenizer), stops);
 }
 
 }  // namespace grpo::rl

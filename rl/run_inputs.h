@@ -1,21 +1,27 @@
-// The files that a run's config names, checked as the ranks will check them.
+// The files that a run's config names, opened and checked as the ranks will do it.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "model/tokenizer.h"
 #include "rl/prompt_dataset.h"
 #include "rl/run_config.h"
 
 namespace grpo::rl {
 
-// data.train with the limit that the sequence length leaves to prompts.
-DatasetConfig limited_dataset(const RunConfig& config);
+struct RunData {
+  PromptDataset train;
+  std::vector<PromptDataset> validation;  // data.validation's, in its order
+};
 
-// Throws ConfigError when warm-start steps have no end token to learn, DataError for an example
-// that is too long with its response. Nothing without warm-start steps.
-void check_warm_start(const RunConfig& config, const PromptDataset& dataset,
-                      const std::vector<int32_t>& stops);
+// With the limit that the sequence length leaves to prompts. Throws DataError.
+RunData load_data(const RunConfig& config, const model::Tokenizer& tokenizer);
+
+// Throws ConfigError when supervised steps, of a warm start or of sft, have no end token to learn,
+// DataError for an example that is too long with its response. Nothing without such steps.
+void check_supervised_data(const RunConfig& config, const RunData& data,
+                           const std::vector<int32_t>& stops);
 
 // Opens tokenizer, data and model of a resolved config and throws what a run would: ConfigError or
 // DataError. Values of weights are not read.

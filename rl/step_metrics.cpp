@@ -154,11 +154,7 @@ void add_training_metrics(MetricSet& metrics, const StepRecord& record) {
   metrics.set("train/num_valid_samples", samples);
 }
 
-void add_system_metrics(MetricSet& metrics, const StepRecord& record, int world_size,
-                        const Allocator& allocator, const RankMemoryPlan& plan) {
-  metrics.set("gtp/gathers", static_cast<double>(record.gtp.gathers));
-  metrics.set("gtp/gathered_bytes", static_cast<double>(record.gtp.gathered_bytes));
-  metrics.set("gtp/reduce_scattered_bytes", static_cast<double>(record.gtp.reduce_scattered_bytes));
+void add_system_metrics(MetricSet& metrics, const StepRecord& record, int world_size) {
   metrics.set("refit/bytes", static_cast<double>(record.refit.bytes));
   metrics.set("refit/remote_bytes", static_cast<double>(record.refit.remote_bytes));
   metrics.set("refit/seconds", record.refit.seconds);
@@ -167,15 +163,6 @@ void add_system_metrics(MetricSet& metrics, const StepRecord& record, int world_
   // A double holds 53 bits exactly; these are the fingerprint's low ones.
   metrics.set("refit/fingerprint", static_cast<double>(record.refit.destination_fingerprint &
                                                        ((uint64_t{1} << 53) - 1)));
-  const std::map<std::string, size_t> peaks = allocator.peak_bytes_by_phase();
-  for (const PhasePlan& planned : plan.phases) {
-    const std::string prefix = "memory/" + planned.phase + "/";
-    metrics.set(prefix + "planned_bytes", static_cast<double>(planned.peak.bytes));
-    const auto measured = peaks.find(planned.phase);
-    if (measured != peaks.end()) {
-      metrics.set(prefix + "peak_bytes", static_cast<double>(measured->second));
-    }
-  }
   const StepTimes& t = record.times;
   metrics.set("timing/train/total_step_time", t.total);
   metrics.set("timing/train/prepare_for_generation/total", t.prepare_for_generation);
@@ -194,6 +181,25 @@ void add_system_metrics(MetricSet& metrics, const StepRecord& record, int world_
               tokens / t.policy_training / ranks);
   metrics.set("performance/samples_per_sec",
               static_cast<double>(record.sequences.size()) / t.total);
+}
+
+void add_gtp_metrics(MetricSet& metrics, const parallel::GtpCounters& gtp) {
+  metrics.set("gtp/gathers", static_cast<double>(gtp.gathers));
+  metrics.set("gtp/gathered_bytes", static_cast<double>(gtp.gathered_bytes));
+  metrics.set("gtp/reduce_scattered_bytes", static_cast<double>(gtp.reduce_scattered_bytes));
+}
+
+void add_memory_metrics(MetricSet& metrics, const Allocator& allocator,
+                        const RankMemoryPlan& plan) {
+  const std::map<std::string, size_t> peaks = allocator.peak_bytes_by_phase();
+  for (const PhasePlan& planned : plan.phases) {
+    const std::string prefix = "memory/" + planned.phase + "/";
+    metrics.set(prefix + "planned_bytes", static_cast<double>(planned.peak.bytes));
+    const auto measured = peaks.find(planned.phase);
+    if (measured != peaks.end()) {
+      metrics.set(prefix + "peak_bytes", static_cast<double>(measured->second));
+    }
+  }
 }
 
 }  // namespace grpo::rl

@@ -13,6 +13,7 @@
 #include "rl/policy_update.h"
 #include "rl/rollout.h"
 #include "rl/run_config.h"
+#include "rl/supervised_update.h"
 
 namespace grpo::rl {
 
@@ -52,7 +53,22 @@ struct StepRecord {
 void add_rollout_metrics(MetricSet& metrics, const StepRecord& record,
                          const std::vector<std::string>& reward_names);
 void add_training_metrics(MetricSet& metrics, const StepRecord& record);
-void add_system_metrics(MetricSet& metrics, const StepRecord& record, int world_size,
-                        const Allocator& allocator, const RankMemoryPlan& plan);
+// Refit, times and speed.
+void add_system_metrics(MetricSet& metrics, const StepRecord& record, int world_size);
+
+// A step of supervised fine-tuning.
+struct SupervisedStep {
+  std::vector<SupervisedExample> examples;
+  SupervisedResult result{};
+  double learning_rate = 0;
+  double total_seconds = 0;
+  double training_seconds = 0;
+};
+void add_supervised_metrics(MetricSet& metrics, const SupervisedStep& step, int world_size);
+
+// What describes this rank alone: weights gathered during the step; memory plan and peaks of the
+// run.
+void add_gtp_metrics(MetricSet& metrics, const parallel::GtpCounters& gtp);
+void add_memory_metrics(MetricSet& metrics, const Allocator& allocator, const RankMemoryPlan& plan);
 
 }  // namespace grpo::rl

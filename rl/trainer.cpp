@@ -5,11 +5,13 @@
 #include <utility>
 
 #include "parallel/host_collectives.h"
-#include "rl/grpo_step.h"
-#include "rl/memory_plan.h"
+#include "rl/grpo_algorithm.h"
 #include "rl/model_source.h"
 #include "rl/run_checkpoint.h"
 #include "rl/run_inputs.h"
+#include "rl/run_memory.h"
+#include "rl/run_verdicts.h"
+#include "rl/sft_algorithm.h"
 #include "rl/stopwatch.h"
 #include "rl/warm_start.h"
 #include "rl/weights_report.h"
@@ -22,31 +24,33 @@ struct Trainer::Impl {
        const std::optional<std::filesystem::path>& resume_from);
 
   void set_up_models(const std::optional<std::filesystem::path>& resume_from);
-  void plan_memory(const model::ModelConfig& model);
-  const RankMemoryPlan& own_plan() const {
-    return memory_plan.ranks[static_cast<size_t>(run.world.rank())];
-  }
-  void compare_memory();
   void announce_policy(const ModelSource& source, bool resumes);
   void run_warm_start(const std::vector<int32_t>& stops);
+  std::unique_ptr<Algorithm> make_algorithm(const std::vector<int32_t>& stops);
   void report_setup();
-  void report(int64_t step, const StepRecord& record, const MetricSet& metrics);
+  void validate_if_due(int64_t step, MetricSet& metrics);
   bool gates_stop(int64_t step, const MetricSet& metrics);
+  bool stops_early(int64_t step, const MetricSet& metrics);
+  bool save(int64_t step, MetricSet& metrics);
   // Runs and reports one step; true when it is the last.
-  bool save(int64_t step, const StepRecord& record, MetricSet& metrics);
   bool run_step(int64_t step);
+  // At the boundary after `state.step`; true when a checkpoint holds it.
+  bool save_after_signal(int64_t step);
+  std::string best_checkpoint() const;
+  Communicator& everyone() { return models->groups().world.communicator(); }
 
   RunContext run;
   std::unique_ptr<model::Tokenizer> tokenizer;
-  std::optional<PromptDataset> dataset;
+  RunData data;
   RewardSet rewards;
-  GateKeeper gates;
-  MemoryPlan memory_plan{.device = Device::cpu(), .ranks = {}};
+  RunVerdicts verdicts;
+  std::optional<RunMemory> memory;
   std::unique_ptr<PolicyModels> models;
   std::optional<Optimizer> optimizer;
   std::optional<RunCheckpoint> checkpoint;
-  std::optional<GrpoStep> step_runner;
+  std::unique_ptr<Algorithm> algorithm;
   RunState state;
+  MetricSet last_metrics;  // of the step before
   double setup_seconds = 0;
   double model_seconds = 0;
   double warm_start_seconds = 0;
@@ -57,63 +61,56 @@ Trainer::Impl::Impl(const RunConfig& config, parallel::World& world, Device devi
                     const std::optional<std::filesystem::path>& resume_from)
     : run(config, world, device, observer, stop_requested),
       tokenizer(open_tokenizer(config.policy)),
+      data(load_data(config, *tokenizer)),
       rewards(config.env.rewards),
-      gates(config.gates, known_metric_names(config)) {
+      verdicts(config) {
   const Stopwatch watch(setup_seconds);
   run.enter("setup", 0);
-  dataset.emplace(limited_dataset(config), *tokenizer);
-  state.seed = config.grpo.seed;
+  state.algorithm = config.algorithm;
+  state.seed = config.seed();
   set_up_models(resume_from);
 }
 
 void Trainer::Impl::set_up_models(const std::optional<std::filesystem::path>& resume_from) {
   std::vector<int32_t> stops;
+  const WarmStartConfig& warm = run.config.warm_start;
   {
     const Stopwatch watch(model_seconds);
     const ModelSource source = open_model(run.config.policy, *tokenizer);
     stops = stop_tokens(run.config.policy.generation, source.config, tokenizer.get());
-    plan_memory(source.config);
+    check_supervised_data(run.config, data, stops);
+    memory.emplace(run, source.config, data);
     models = std::make_unique<PolicyModels>(run.config, source, run.world, run.allocator);
     announce_policy(source, resume_from.has_value());
+    if (!warm.checkpoint.empty() && !resume_from) {
+      load_initial_weights(warm.checkpoint, run.config.policy.tokenizer.name, *models);
+    }
   }
-  if (run.config.warm_start.num_steps > 0 && !resume_from) run_warm_start(stops);
+  if (warm.num_steps > 0 && !resume_from) run_warm_start(stops);
   run.enter("setup", 0);
   if (run.config.needs_reference()) models->take_reference();
   optimizer.emplace(run.config.policy.optimizer, models->policy_store(), run.allocator);
-  checkpoint.emplace(run, *models, *optimizer, gates);
+  checkpoint.emplace(run, *models, *optimizer, verdicts);
   if (resume_from) state = checkpoint->resume(*resume_from);
-  step_runner.emplace(run, GrpoStep::Parts{.tokenizer = *tokenizer,
-                                           .dataset = *dataset,
-                                           .rewards = rewards,
-                                           .models = *models,
-                                           .optimizer = *optimizer,
-                                           .stop_token_ids = stops});
+  algorithm = make_algorithm(stops);
 }
 
-void Trainer::Impl::plan_memory(const model::ModelConfig& model) {
-  memory_plan = rl::plan_memory(run.config, model, dataset->lengths(), run.ctx.device);
-  if (run.reports()) run.observer.on_memory_plan(memory_plan);
-  run.workspace.reserve(own_plan().workspace_bytes);
-}
-
-// Collective.
-void Trainer::Impl::compare_memory() {
-  const std::map<std::string, PhasePeak> peaks = run.allocator.peaks();
-  MeasuredMemory measured;
-  measured.ranks.resize(memory_plan.ranks.size());
-  for (const PhasePlan& phase : own_plan().phases) {
-    const auto found = peaks.find(phase.phase);
-    const PhasePeak own = found == peaks.end() ? PhasePeak() : found->second;
-    Communicator& everyone = models->groups().world.communicator();
-    const auto bytes = parallel::all_gather_double(everyone, static_cast<double>(own.bytes));
-    const auto used =
-        parallel::all_gather_double(everyone, static_cast<double>(own.workspace.total()));
-    for (size_t rank = 0; rank < bytes.size(); ++rank) {
-      measured.ranks[rank].push_back(
-          {static_cast<size_t>(bytes[rank]), static_cast<size_t>(used[rank])});
-    }
+std::unique_ptr<Algorithm> Trainer::Impl::make_algorithm(const std::vector<int32_t>& stops) {
+  if (!run.config.is_sft()) {
+    return std::make_unique<GrpoAlgorithm>(run,
+                                           GrpoStep::Parts{.tokenizer = *tokenizer,
+                                                           .dataset = data.train,
+                                                           .rewards = rewards,
+                                                           .models = *models,
+                                                           .optimizer = *optimizer,
+                                                           .stop_token_ids = stops},
+                                           data.validation);
   }
-  if (run.reports()) run.observer.on_measured_memory(memory_plan, measured);
+  return std::make_unique<SftAlgorithm>(run, SftAlgorithm::Parts{.dataset = data.train,
+                                                                 .validation = data.validation,
+                                                                 .models = *models,
+                                                                 .optimizer = *optimizer,
+                                                                 .end_token = stops.front()});
 }
 
 void Trainer::Impl::announce_policy(const ModelSource& source, bool resumes) {
@@ -123,91 +120,89 @@ void Trainer::Impl::announce_policy(const ModelSource& source, bool resumes) {
       fmt::format("model {}: {} parameters, {} layers, vocabulary {}, {}", policy.model_name,
                   num_elements(models->policy_store().specs()), source.config.num_layers,
                   source.config.vocab_size, dtype_name(models->policy_store().dtype())));
-  if (source.weights == nullptr && !resumes) {
+  if (source.weights == nullptr && !resumes && run.config.warm_start.checkpoint.empty()) {
     run.observer.on_warning(
         fmt::format("policy.model_name is '{}': the weights are RANDOM, drawn from seed {}",
-                    policy.model_name, run.config.grpo.seed));
+                    policy.model_name, run.config.seed()));
   }
 }
 
 void Trainer::Impl::run_warm_start(const std::vector<int32_t>& stops) {
   const Stopwatch watch(warm_start_seconds);
-  check_warm_start(run.config, *dataset, stops);
   run.enter("warm_start", 0);
   naming_culprit(run, models->policy_store(), [&] {
-    return warm_start(run.config, *dataset, stops.front(), models->policy(), models->policy_store(),
-                      run.reports() ? &run.observer : nullptr, run.stop_requested, run.ctx);
+    return warm_start(run.config, data.train, stops.front(), models->policy(),
+                      models->policy_store(), run.reports() ? &run.observer : nullptr,
+                      run.stop_requested, run.ctx);
   });
   models->policy_store().drop_idle_buffers();
 }
 
+// Step 0, which is reported and nothing else: gates, early stop and checkpoints look at trained
+// steps.
 void Trainer::Impl::report_setup() {
-  if (!run.reports() || state.step > 0) return;
+  if (run.reports()) run.observer.on_start(algorithm->num_steps());
+  if (state.step > 0) return;
   MetricSet metrics;
   metrics.set("timing/setup/total_setup_time", setup_seconds);
   metrics.set("timing/setup/policy_init", model_seconds);
   metrics.set("timing/setup/warm_start", warm_start_seconds);
-  run.observer.on_step(0, metrics);
+  validate_if_due(0, metrics);
+  if (run.reports()) run.observer.on_step(0, metrics);
 }
 
-void Trainer::Impl::report(int64_t step, const StepRecord& record, const MetricSet& metrics) {
-  if (!run.reports()) return;
-  for (size_t i = 0; i < record.sequences.size(); ++i) {
-    run.observer.on_sample(
-        step, sample_json(record.sequences[i], dataset->example(record.sequences[i].example),
-                          record.advantages.advantage[i]));
-  }
-  run.observer.on_step(step, metrics);
-  const TokenAgreement& agreement = record.agreement;
-  if (run.config.numerics.mode == "exact" &&
-      agreement.num_mismatched + agreement.num_cuts_differing != 0) {
-    run.observer.on_warning(
-        fmt::format("exact mode: {} of {} log-probabilities and {} sampling cuts differ between "
-                    "generation and training",
-                    agreement.num_mismatched, agreement.num_checked, agreement.num_cuts_differing));
-  }
+void Trainer::Impl::validate_if_due(int64_t step, MetricSet& metrics) {
+  const ValidationPeriods& periods = run.config.validation_periods();
+  if (data.validation.empty() || !periods.is_due(step, algorithm->num_steps())) return;
+  naming_culprit(run, models->policy_store(), [&] { algorithm->validate(step, state, metrics); });
 }
 
 // Gates see rank 0's values (times and memory differ between ranks); all ranks follow its verdict.
 bool Trainer::Impl::gates_stop(int64_t step, const MetricSet& metrics) {
   bool stops = false;
   if (run.reports()) {
-    for (const GateTrip& trip : gates.check(step, metrics)) {
+    for (const GateTrip& trip : verdicts.gates.check(step, metrics)) {
       run.observer.on_warning(trip.message);
-      stops = stops || gates.gates()[trip.gate].action == "stop";
+      stops = stops || verdicts.gates.gates()[trip.gate].action == "stop";
     }
   }
-  return parallel::any_rank(models->groups().world.communicator(), stops);
+  return parallel::any_rank(everyone(), stops);
+}
+
+// Like gates, by rank 0's values.
+bool Trainer::Impl::stops_early(int64_t step, const MetricSet& metrics) {
+  if (run.reports()) verdicts.early_stop.observe(step, metrics);
+  return parallel::any_rank(everyone(), verdicts.early_stop.is_due());
 }
 
 bool Trainer::Impl::run_step(int64_t step) {
-  const StepRecord record =
-      naming_culprit(run, models->policy_store(), [&] { return step_runner->run(step, state); });
   MetricSet metrics;
-  add_rollout_metrics(metrics, record, rewards.names());
-  add_training_metrics(metrics, record);
-  add_system_metrics(metrics, record, run.world.size(), run.allocator, own_plan());
-  bool ends = gates_stop(step, metrics) || step == run.config.grpo.max_num_steps;
+  naming_culprit(run, models->policy_store(), [&] { algorithm->train(step, state, metrics); });
+  validate_if_due(step, metrics);
+  add_memory_metrics(metrics, run.allocator, memory->own_plan());
+  last_metrics = metrics;
+  bool ends = gates_stop(step, metrics) || step == algorithm->num_steps();
+  ends = stops_early(step, metrics) || ends;
   if (run.config.checkpointing.enabled &&
       (ends || step % run.config.checkpointing.save_period == 0)) {
-    ends = save(step, record, metrics) || ends;
-  } else {
-    report(step, record, metrics);
+    ends = save(step, metrics) || ends;
+  } else if (run.reports()) {
+    run.observer.on_step(step, metrics);
   }
   return ends;
 }
 
 // The step is reported just before its checkpoint commits, with what it cost, so that no checkpoint
 // is without its step's line; where saving fails, before the run ends. True when a gate stops.
-bool Trainer::Impl::save(int64_t step, const StepRecord& record, MetricSet& metrics) {
+bool Trainer::Impl::save(int64_t step, MetricSet& metrics) {
   const auto start = std::chrono::steady_clock::now();
   MetricSet saving;
-  bool is_reported = false;
+  bool is_reported = !run.reports();
   const auto report_once = [&] {
-    if (!std::exchange(is_reported, true)) report(step, record, metrics);
+    if (!std::exchange(is_reported, true)) run.observer.on_step(step, metrics);
   };
   try {
-    checkpoint->save(step, state, [&] {
+    checkpoint->save(step, state, last_metrics, [&] {
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
       saving.set("timing/train/checkpointing", seconds.count());
       metrics.set("timing/train/checkpointing", seconds.count());
@@ -220,6 +215,19 @@ bool Trainer::Impl::save(int64_t step, const StepRecord& record, MetricSet& metr
   return gates_stop(step, saving);
 }
 
+bool Trainer::Impl::save_after_signal(int64_t step) {
+  if (!run.config.checkpointing.enabled || step == 0) return false;
+  checkpoint->save(step, state, last_metrics);
+  return true;
+}
+
+std::string Trainer::Impl::best_checkpoint() const {
+  const auto best = verdicts.ranking.best_first();
+  if (best.empty()) return "";
+  return fmt::format("step_{} ({} {})", best.front().first, *run.config.checkpointing.metric_name,
+                     best.front().second);
+}
+
 Trainer::Trainer(const RunConfig& config, parallel::World& world, Device device,
                  RunObserver& observer, const std::atomic<bool>& stop_requested,
                  const std::optional<std::filesystem::path>& resume_from)
@@ -227,27 +235,36 @@ Trainer::Trainer(const RunConfig& config, parallel::World& world, Device device,
 
 Trainer::~Trainer() = default;
 
+bool Trainer::has_steps_left() const {
+  return impl_->state.step < impl_->algorithm->num_steps() && !impl_->verdicts.early_stop.is_due();
+}
+
 RunOutcome Trainer::run() {
   Impl& impl = *impl_;
-  Communicator& everyone = impl.models->groups().world.communicator();
   impl.report_setup();
-  RunOutcome outcome{.exit_code = ExitCode::kDone, .num_steps = impl.state.step, .gates = {}};
-  for (int64_t step = impl.state.step + 1; step <= impl.run.config.grpo.max_num_steps; ++step) {
-    if (parallel::any_rank(everyone, impl.run.stop_requested.load())) {
-      const bool saves = impl.run.config.checkpointing.enabled && outcome.num_steps > 0;
-      if (saves) impl.checkpoint->save(outcome.num_steps, impl.state);
+  RunOutcome outcome{.exit_code = ExitCode::kDone,
+                     .num_steps = impl.state.step,
+                     .max_num_steps = impl.algorithm->num_steps(),
+                     .early_stop = {},
+                     .best_checkpoint = {},
+                     .gates = {}};
+  bool ends = !has_steps_left();
+  for (int64_t step = impl.state.step + 1; step <= outcome.max_num_steps && !ends; ++step) {
+    if (parallel::any_rank(impl.everyone(), impl.run.stop_requested.load())) {
+      const bool saves = impl.save_after_signal(outcome.num_steps);
       outcome.exit_code = saves ? ExitCode::kSavedAfterSignal : ExitCode::kOther;
       break;
     }
-    const bool ends = impl.run_step(step);
+    ends = impl.run_step(step);
     outcome.num_steps = step;
-    if (ends) break;
   }
-  impl.compare_memory();
-  outcome.gates = impl.gates.summary();
+  impl.memory->compare(impl.everyone());
+  outcome.gates = impl.verdicts.gates.summary();
+  if (impl.verdicts.early_stop.is_due()) outcome.early_stop = impl.verdicts.early_stop.message();
+  outcome.best_checkpoint = impl.best_checkpoint();
   const bool is_interrupted = outcome.exit_code != ExitCode::kDone;
-  if (parallel::any_rank(everyone, impl.gates.failed()) && !is_interrupted)
-    outcome.exit_code = ExitCode::kGate;
+  const bool failed = parallel::any_rank(impl.everyone(), impl.verdicts.gates.failed());
+  if (failed && !is_interrupted) outcome.exit_code = ExitCode::kGate;
   return outcome;
 }
 

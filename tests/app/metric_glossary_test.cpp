@@ -15,8 +15,14 @@ TEST(MetricGlossary, NamesEveryMetricOfARun) {
   rl::RunConfig config;
   config.warm_start.num_steps = 1;
   config.checkpointing.enabled = true;
-  for (const std::string& name : rl::known_metric_names(config)) {
-    EXPECT_NE(text.str().find("`" + name + "`"), std::string::npos) << name;
+  config.grpo.val_num_generations_per_prompt = 2;
+  config.data.validation.resize(2);
+  for (rl::ValidationDatasetConfig& dataset : config.data.validation) dataset.name = "<name>";
+  for (const char* algorithm : {"grpo", "sft"}) {
+    config.algorithm = algorithm;
+    for (const std::string& name : rl::known_metric_names(config)) {
+      EXPECT_NE(text.str().find("`" + name + "`"), std::string::npos) << name;
+    }
   }
 }
 

@@ -57,7 +57,7 @@ std::vector<BadCase> bad_keys() {
        with("? [a]\n: 3\n"),
        {},
        "c.yaml:3:3: a list or a mapping stands where a key is expected (an open bracket?)"},
-      {"empty_key", with("'': 3\n"), {}, "c.yaml:3:1:  is not a key; nearest: env"},
+      {"empty_key", with("'': 3\n"), {}, "c.yaml:3:1:  is not a key; nearest: sft"},
   };
 }
 INSTANTIATE_TEST_SUITE_P(Keys, BadConfig, ::testing::ValuesIn(bad_keys()), case_name);

@@ -116,6 +116,26 @@ const PlanCase kCases[] = {
        config.policy.sequence_packing.train_mb_tokens = 4 * tokens;
        config.warm_start = {.num_steps = 2, .global_batch_size = 8};
      }},
+    {"gtp2_validated",
+     [](RunConfig& config, int64_t) {
+       config.parallel.gtp_remat = 2;
+       config.data.validation.push_back({.name = "validation", .path = config.data.train.path});
+       config.grpo.validation.val_period = 1;
+       config.grpo.val_num_generations_per_prompt = 2;
+     }},
+    {"sft_gtp2_dp2_validated_saved",
+     [](RunConfig& config, int64_t tokens) {
+       config.algorithm = "sft";
+       config.env.rewards.clear();
+       config.policy.train_global_batch_size = 8;
+       config.sft.max_num_steps = 2;
+       config.sft.validation.val_period = 1;
+       config.data.validation.push_back({.name = "validation", .path = config.data.train.path});
+       config.parallel.gtp_remat = 2;
+       config.parallel.data = 2;
+       config.policy.max_total_sequence_length = tokens - kDrawn + 3;  // an answer of two digits
+       config.checkpointing.enabled = true;
+     }},
     {"sequence_loss_sgd_one_step",
      [](RunConfig& config, int64_t) {
        config.loss_fn.sequence_level_importance_ratios = true;

@@ -61,10 +61,13 @@ class RecordingObserver : public rl::RunObserver {
   explicit RecordingObserver(RecordedRun& run) : run_(run) {}
 
   void on_message(const std::string&) override {}
-  void on_warning(const std::string&) override {}
+  void on_warning(const std::string& line) override { run_.warnings.push_back(line); }
   void on_progress(const std::string&, int64_t, int64_t) override {}
   void on_step(int64_t step, const rl::MetricSet& metrics) override {
-    if (step == 0) return;
+    if (step == 0) {
+      run_.setup = {metrics.values().begin(), metrics.values().end()};
+      return;
+    }
     run_.steps.emplace_back(metrics.values().begin(), metrics.values().end());
   }
   void on_memory_plan(const rl::MemoryPlan& plan) override { run_.plan = plan; }
@@ -83,7 +86,7 @@ class RecordingObserver : public rl::RunObserver {
 void write_trained_model(const std::filesystem::path& directory) {
   write_sums(directory / "sums.jsonl");
   rl::RunConfig config = base_config(directory);
-  config.warm_start = {.num_steps = 120, .global_batch_size = 64, .lr = 3e-3};
+  config.warm_start = {.checkpoint = "", .num_steps = 120, .global_batch_size = 64, .lr = 3e-3};
   rl::resolve(config, 1);
   run_ranks(1, [&](parallel::World& world) {
     RankContext rank;
@@ -126,7 +129,11 @@ RecordedRun run_training(rl::RunConfig config,
     RecordingObserver observer(world.rank() == 0 ? run : unheard);
     rl::Trainer trainer(config, world, test_device(), observer, no_stop, resume_from);
     const rl::RunOutcome outcome = trainer.run();
-    if (world.rank() == 0) run.exit_code = outcome.exit_code;
+    if (world.rank() == 0) {
+      run.exit_code = outcome.exit_code;
+      run.early_stop = outcome.early_stop;
+      run.best_checkpoint = outcome.best_checkpoint;
+    }
     CHECK(world.rank() == 0 || unheard.steps.empty(), "rank {} reported", world.rank());
   });
   return run;

@@ -29,8 +29,12 @@ struct RecordedRun {
   std::vector<std::map<std::string, double>> steps;  // of steps 1, 2, ...
   std::vector<std::vector<std::string>> samples;     // JSON lines of steps 1, 2, ...
   rl::MemoryPlan plan;
-  rl::MeasuredMemory memory;  // at the end
+  rl::MeasuredMemory memory;            // at the end
+  std::map<std::string, double> setup;  // of step 0
+  std::vector<std::string> warnings;
   ExitCode exit_code = ExitCode::kOther;
+  std::string early_stop;       // of the outcome
+  std::string best_checkpoint;  // likewise
 };
 
 // Runs the trainer on gtp_remat x data thread ranks.

@@ -1,0 +1,68 @@
+#include "rl/generation_model.h"
+
+#include <algorithm>
+
+namespace grpo::rl {
+
+namespace {
+
+// No more places than the fullest rank has sequences in a step: each costs cache pages.
+generation::EngineOptions engine_options(const RunConfig& config, int world_size) {
+  const PolicyConfig& policy = config.policy;
+  const int64_t sequences =
+      config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt;
+  return {.max_sequence_tokens = policy.max_total_sequence_length,
+          .max_batch_size =
+              std::min(policy.generation.max_batch_size, (sequences + world_size - 1) / world_size),
+          .page_size_tokens = policy.generation.page_size_tokens,
+          .prefill_chunk_tokens = policy.generation.prefill_chunk_tokens};
+}
+
+parallel::RefitPlan make_refit_plan(const RunConfig& config,
+                                    const std::vector<ParameterSpec>& specs, DType dtype) {
+  const parallel::Mesh mesh = mesh_of(config);
+  return parallel::RefitPlan(
+      {.specs = specs,
+       .coordinates = parallel::training_coordinates(mesh, config.parallel.gtp_alignment),
+       .dtype = dtype},
+      {.specs = specs,
+       .coordinates = parallel::whole_model_coordinates(mesh.world_size()),
+       .dtype = dtype},
+      {});
+}
+
+}  // namespace
+
+parallel::Mesh mesh_of(const RunConfig& config) {
+  return parallel::Mesh(static_cast<int>(config.parallel.tensor),
+                        static_cast<int>(config.parallel.gtp_remat),
+                        static_cast<int>(config.parallel.data));
+}
+
+model::TransformerOptions transformer_options(const PolicyConfig& policy) {
+  return {.max_positions = policy.max_total_sequence_length,
+          .head_chunk_rows = policy.sequence_packing.logprob_chunk_tokens};
+}
+
+GenerationModel::GenerationModel(const RunConfig& config, const model::ModelConfig& model,
+                                 const model::TransformerParameters& parameters, DType dtype,
+                                 parallel::World& world, Allocator& allocator)
+    : store_("generation", parameters.specs, parallel::make_generation_groups(world), dtype,
+             parallel::Gradients::kNone, allocator),
+      transformer_(model, parameters, store_, transformer_options(config.policy), allocator),
+      engine_(transformer_, engine_options(config, world.size()), allocator),
+      refit_plan_(make_refit_plan(config, parameters.specs, dtype)) {
+  store_.poison_weights();
+}
+
+parallel::RefitReport GenerationModel::refit(parallel::ShardedParameterStore& policy_store) {
+  const parallel::RefitReport report =
+      parallel::refit(refit_plan_, policy_store, store_, store_.groups().world.communicator());
+  CHECK(report.fingerprint_ok(),
+        "refit: the generation model's weights differ from the policy's (fingerprint {:016x}, "
+        "{:016x})",
+        report.destination_fingerprint, report.source_fingerprint);
+  return report;
+}
+
+}  // namespace grpo::rl
