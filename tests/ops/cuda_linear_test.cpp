@@ -83,6 +83,7 @@ TEST_P(CudaLinearTest, BackwardInput) {
   for (const DType gradient : {dtype(), DType::kFloat32}) {
     const Tensor dout = random(gradient, {t, o});
     for (const bool accumulate : {false, true}) {
+      SCOPED_TRACE(fmt::format("gradient {}, accumulate {}", dtype_name(gradient), accumulate));
       const Tensor wanted = widened(before);
       linear_backward_input(wanted, widened(dout), widened(weight), accumulate, ctx());
       expect_gradient_product(gradient == dtype() ? kTensorCoreProduct : kRoundedGradientProduct,
@@ -103,6 +104,7 @@ TEST_P(CudaLinearTest, BackwardWeight) {
   for (const DType gradient : {dtype(), DType::kFloat32}) {
     const Tensor dout = random(gradient, {t, o});
     for (const bool accumulate : {false, true}) {
+      SCOPED_TRACE(fmt::format("gradient {}, accumulate {}", dtype_name(gradient), accumulate));
       const Tensor wanted = copy(before);
       linear_backward_weight(wanted, widened(dout), widened(x), accumulate, ctx());
       expect_gradient_product(gradient == dtype() ? kTensorCoreProduct : kRoundedGradientProduct,
