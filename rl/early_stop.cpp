@@ -46,7 +46,7 @@ std::string EarlyStop::message() const {
     return fmt::format("{} had no finite value in {} steps that measured it", config_.metric,
                        num_waited_);
   }
-  return fmt::format("{} was best with {} at step {}; {} value{} since then {} no better",
+  return fmt::format("{} was best with {} at step {}; {} value{} since then {} no improvement",
                      config_.metric, best_, best_step_, num_waited_, num_waited_ == 1 ? "" : "s",
                      num_waited_ == 1 ? "is" : "are");
 }

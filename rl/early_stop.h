@@ -29,7 +29,7 @@ class EarlyStop {
   void observe(int64_t step, const MetricSet& metrics);
   // The run is to end.
   bool is_due() const { return config_.is_on() && num_waited_ >= config_.patience; }
-  // "validation/accuracy was best with 0.53125 at step 40; 3 values since then are no better":
+  // "validation/accuracy was best with 0.53125 at step 40; 3 values since then are no improvement":
   // while is_due().
   std::string message() const;
 

@@ -23,8 +23,8 @@ void DatasetConfig::visit(ConfigVisitor& visitor) {
                 "the prompt; {field} is a field of the line, {{ and }} are braces");
   visitor.field("answer_template", answer_template, "the expected answer; \"\" when there is none");
   visitor.field("response_template", response_template,
-                "the text that warm-start steps learn; \"\" when there is none");
-  visitor.field("shuffle", shuffle, "a new order each epoch, a function of grpo.seed");
+                "the text that sft and warm-start steps learn; \"\" when there is none");
+  visitor.field("shuffle", shuffle, "a new order each epoch, a function of the seed");
   visitor.field("max_input_seq_length", max_input_seq_length,
                 "longest prompt in tokens; 0 leaves it to the model's limit");
 }
@@ -123,7 +123,8 @@ PromptDataset::PromptDataset(const DatasetConfig& config, const model::Tokenizer
   std::string line;
   for (int64_t number = 1; std::getline(file, line); ++number) {
     if (is_blank(line)) continue;
-    examples_.push_back(reader.read(line, number, fmt::format("{}:{}", config.path, number), size()));
+    examples_.push_back(
+        reader.read(line, number, fmt::format("{}:{}", config.path, number), size()));
   }
   if (file.bad()) throw DataError(fmt::format("{}: {}", config.path, std::strerror(errno)));
   if (examples_.empty()) throw DataError(fmt::format("{}: no line holds an example", config.path));

@@ -85,7 +85,8 @@ void ModelSizesConfig::validate(const ConfigVisitor& visitor) const {
           hidden_size,
           fmt::format("at most {} x num_attention_heads, {}", model::largest_size("head_dim"),
                       model::largest_size("head_dim") * num_attention_heads));
-  require(num_attention_heads % num_key_value_heads == 0, "num_key_value_heads", num_key_value_heads,
+  require(num_attention_heads % num_key_value_heads == 0, "num_key_value_heads",
+          num_key_value_heads,
           fmt::format("a divisor of num_attention_heads, {}", num_attention_heads));
   require_range(visitor, "rms_norm_eps", rms_norm_eps, model::kLeastRmsNormEps, 1.0);
   require_range(visitor, "rope_theta", rope_theta, 1.0, model::kLargestRopeTheta);
@@ -145,7 +146,7 @@ void PolicyConfig::visit(ConfigVisitor& visitor) {
                 "float32 or bfloat16; null takes the weights file's dtype, float32 without a file");
   visitor.field("init_std", init_std, "standard deviation of random weights");
   visitor.field("train_global_batch_size", train_global_batch_size,
-                "sequences an update; 0 takes all of a step's");
+                "sequences an update; 0 takes all of a step's (sft: examples a step, at least 1)");
   visitor.field("max_total_sequence_length", max_total_sequence_length,
                 "longest prompt plus response, in tokens");
   visit_section(visitor, "sequence_packing", "micro-batches by tokens", sequence_packing);

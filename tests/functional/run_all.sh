@@ -30,6 +30,7 @@ run_test() {  # [fast] SCRIPT
 }
 
 run_test fast grpo_demo_gtp2.sh
+run_test fast sft_demo_gtp2.sh
 
 echo "== summary"
 printf '%s\n' "${results[@]}"

@@ -61,7 +61,7 @@ TEST(EarlyStop, StepsWithoutTheMetricDoNotCount) {
   stop.observe(9, metrics_with(0.5));
   EXPECT_TRUE(stop.is_due());
   EXPECT_EQ(stop.message(),
-            "validation/accuracy was best with 0.5 at step 1; 1 value since then is no better");
+            "validation/accuracy was best with 0.5 at step 1; 1 value since then is no improvement");
 }
 
 TEST(EarlyStop, IsOffWithoutAMetric) {
