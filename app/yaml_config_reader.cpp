@@ -11,6 +11,7 @@
 #include "app/unused_keys.h"
 #include "app/yaml_parser.h"
 #include "model/core/errors.h"
+#include "model/unicode_text.h"
 
 namespace grpo::app {
 
@@ -181,6 +182,11 @@ class SectionReader : public ConfigVisitor {
     if (node.kind != ConfigNode::Kind::kScalar) fail(key, node, allowed);
     // The system's names of files end at a zero byte.
     if (node.text.find('\0') != std::string::npos) fail(key, node, "text without a zero byte");
+    try {
+      model::check_utf8(node.text);  // of a word of the command line, or an escaped half of a pair
+    } catch (const DataError&) {
+      fail(key, node, "text in UTF-8, which the saved config is written in");
+    }
     return node.text;
   }
 

@@ -63,8 +63,9 @@ std::string plan_table(const MemoryPlan& plan) {
                  [&](const PhasePlan& phase) { return bytes_of(phase.peak.by_owner, owner); });
     if (owner != "workspace") continue;
     for (const auto& [name, scratch] : kScratchOwners) {
-      table +=
-          row(name, phases, [&](const PhasePlan& phase) { return phase.peak.workspace[scratch]; });
+      table += row(name, phases, [owner = scratch](const PhasePlan& phase) {
+        return phase.peak.workspace[owner];
+      });
     }
   }
   table += row("peak", phases, [](const PhasePlan& phase) { return phase.peak.bytes; });

@@ -343,11 +343,17 @@ TEST(YamlConfigReader, TakesByteOrderMarkAndWindowsLineEnds) {
 TEST(YamlConfigReader, TextThatIsNotUtf8) {
   EXPECT_EQ(error_of(with("logger: {log_dir: \"a\xC3(\"}\n")),
             "c.yaml: the text is not UTF-8: byte 0xc3 at offset 80; allowed: YAML text in UTF-8");
+  // The resolved config could not be read back.
+  EXPECT_EQ(
+      error_of(kLeast, {"logger.log_dir=a\xE9"}),
+      "override logger.log_dir=a\\xe9: logger.log_dir is 'a\\xe9'; allowed: text in UTF-8, which "
+      "the saved config is written in");
 }
 
 TEST(YamlConfigReader, PlacesOfKeysAreKept) {
   const ScratchFolder folder;
-  const std::string path = folder.write("c.yaml", with("gates:\n  - {metric: train/loss, max: 1}\n"));
+  const std::string path =
+      folder.write("c.yaml", with("gates:\n  - {metric: train/loss, max: 1}\n"));
   KeyPlaces places;
   load_run_config(path, {"policy.generation.top_k=5", "gates.0.max=2"}, &places);
   EXPECT_EQ(places.at("policy.model_name"), path + ":1:10");
