@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/ops/reduce.h"
+
 namespace grpo::parallel {
 
 GtpPass::GtpPass(ShardedParameterStore& store, const UseSchedule& schedule)
@@ -120,11 +122,9 @@ void GtpPass::reduce_scatter(ParameterId parameter, Buffer buffer) {
       sum, full.reshaped({full.num_elements()}), Stream::none());
   ++store_.counters_.reduce_scatters;
   store_.counters_.reduce_scattered_bytes += static_cast<int64_t>(full.size_bytes());
-  if (!device.is_rehearsal) {
-    const float* source = sum.data<float>();
-    float* destination = store_.gradient_shard(parameter).data<float>();
-    for (int64_t i = 0; i < shard_elements; ++i) destination[i] += source[i];
-  }
+  Workspace no_scratch(store_.buffers_.allocator());
+  OpContext ctx{device, Stream::none(), no_scratch};
+  ops::add_into(store_.gradient_shard(parameter), sum, ctx);
   store_.buffers_.give_back(std::move(sum_buffer));
   store_.buffers_.give_back(std::move(buffer));
 }

@@ -1,105 +1,98 @@
 #include "parallel/refit.h"
 
 #include <chrono>
-#include <cstring>
 #include <vector>
 
-#include "model/core/counter_rng.h"
+#include "model/core/host_transfer.h"
+#include "model/ops/region.h"
 
 namespace grpo::parallel {
 
 namespace {
 
-uint32_t bits_as(DType dtype, const Tensor& tensor, int64_t index) {
-  if (tensor.dtype() == DType::kFloat32) {
-    const float value = tensor.data<float>()[index];
-    return dtype == DType::kFloat32 ? std::bit_cast<uint32_t>(value) : Bfloat16(value).bits;
-  }
-  const Bfloat16 value = tensor.data<Bfloat16>()[index];
-  return dtype == DType::kBfloat16 ? value.bits
-                                   : std::bit_cast<uint32_t>(static_cast<float>(value));
-}
+// Sums on the device.
+struct Sums {
+  explicit Sums(Allocator& allocator) : all(allocator, "refit/sums", DType::kInt64, {3}) {}
 
-// Writes bits of `dtype` (the tensor's own) and says whether they differ from what was there.
-bool write_bits(const Tensor& tensor, int64_t index, uint32_t bits) {
-  if (tensor.dtype() == DType::kFloat32) {
-    float& slot = tensor.data<float>()[index];
-    const bool changed = std::bit_cast<uint32_t>(slot) != bits;
-    slot = std::bit_cast<float>(bits);
-    return changed;
-  }
-  Bfloat16& slot = tensor.data<Bfloat16>()[index];
-  const bool changed = slot.bits != bits;
-  slot.bits = static_cast<uint16_t>(bits);
-  return changed;
-}
+  Tensor changed() const { return all.view().rows(0, 1); }  // elements with other bits than before
+  Tensor source() const { return all.view().rows(1, 1); }   // fingerprints
+  Tensor destination() const { return all.view().rows(2, 1); }
 
-// Sum over elements of a hash of (tensor, row, column, bits): no order, so any layout gives the
-// same value.
-uint64_t fingerprint(const ShardedParameterStore& store,
-                     const std::vector<FingerprintRegion>& regions, DType dtype) {
-  uint64_t sum = 0;
-  if (store.device().is_rehearsal) return sum;
+  OwnedTensor all;  // [3] int64
+};
+
+// Adds the regions that this rank counts.
+void add_fingerprint(const Tensor& sum, const ShardedParameterStore& store,
+                     const std::vector<FingerprintRegion>& regions, DType dtype, OpContext& ctx) {
   for (const FingerprintRegion& region : regions) {
-    const Tensor shard = store.shard(region.parameter);
-    for (int64_t r = 0; r < region.num_rows; ++r) {
-      const uint64_t row_key =
-          mix_bits(region.tensor_key + static_cast<uint64_t>(region.logical_row + r));
-      for (int64_t c = 0; c < region.num_cols; ++c) {
-        const uint64_t bits =
-            bits_as(dtype, shard, (region.row + r) * shard.size(1) + region.col + c);
-        const auto column = static_cast<uint64_t>(region.logical_col + c);
-        sum += mix_bits(row_key ^ (column * 0x9E3779B97F4A7C15ull + bits));
-      }
-    }
+    ops::add_fingerprint(
+        sum,
+        {.matrix = store.shard(region.parameter),
+         .row = region.row,
+         .col = region.col,
+         .num_rows = region.num_rows,
+         .num_cols = region.num_cols},
+        {.tensor_key = region.tensor_key, .row = region.logical_row, .col = region.logical_col},
+        dtype, ctx);
   }
-  return sum;
 }
 
 // One direction's messages of a window: a buffer a peer, filled and read task by task.
 class Staging {
  public:
-  explicit Staging(int num_peers)
-      : sizes_(static_cast<size_t>(num_peers), 0), used_(sizes_), buffers_(sizes_.size()) {}
+  Staging(int num_peers, DType dtype)
+      : dtype_(dtype),
+        sizes_(static_cast<size_t>(num_peers), 0),
+        used_(sizes_),
+        buffers_(sizes_.size()) {}
 
-  void add_bytes(int peer, size_t size) { sizes_[static_cast<size_t>(peer)] += size; }
+  void add_elements(int peer, int64_t count) { sizes_[static_cast<size_t>(peer)] += count; }
 
   void allocate(Allocator& allocator) {
     for (size_t peer = 0; peer < sizes_.size(); ++peer) {
-      if (sizes_[peer] > 0) buffers_[peer] = allocator.allocate("refit/buckets", sizes_[peer]);
+      if (sizes_[peer] == 0) continue;
+      buffers_[peer] = OwnedTensor(allocator, "refit/buckets", dtype_, {sizes_[peer]});
     }
   }
 
-  // The next task's place in a peer's buffer.
-  std::byte* next(int peer, size_t size) {
+  // The next task's rectangle in a peer's buffer.
+  ops::Region next(int peer, const TransferTask& task) {
     const auto p = static_cast<size_t>(peer);
-    std::byte* place = static_cast<std::byte*>(buffers_[p].data()) + used_[p];
-    used_[p] += size;
-    return place;
+    const Tensor place = buffers_[p].view().rows(used_[p], task.num_elements());
+    used_[p] += task.num_elements();
+    return {.matrix = place.reshaped({task.num_rows, task.num_cols}),
+            .row = 0,
+            .col = 0,
+            .num_rows = task.num_rows,
+            .num_cols = task.num_cols};
   }
 
-  std::vector<PeerMessage> messages() {
+  std::vector<PeerMessage> messages() const {
     std::vector<PeerMessage> messages;
     for (size_t peer = 0; peer < buffers_.size(); ++peer) {
-      if (sizes_[peer] == 0) continue;
-      const Tensor data(buffers_[peer].data(), DType::kUint8, {static_cast<int64_t>(sizes_[peer])},
-                        buffers_[peer].device());
-      messages.push_back({static_cast<int>(peer), data});
+      if (sizes_[peer] > 0) messages.push_back({static_cast<int>(peer), buffers_[peer]});
     }
     return messages;
   }
 
  private:
-  std::vector<size_t> sizes_;
-  std::vector<size_t> used_;
-  std::vector<Buffer> buffers_;
+  DType dtype_;
+  std::vector<int64_t> sizes_;  // elements
+  std::vector<int64_t> used_;
+  std::vector<OwnedTensor> buffers_;
 };
 
 class RefitExecution {
  public:
   RefitExecution(const RefitPlan& plan, const ShardedParameterStore& source,
-                 ShardedParameterStore& destination, Communicator& world)
-      : plan_(plan), source_(source), destination_(destination), world_(world) {}
+                 ShardedParameterStore& destination, Communicator& world, const Tensor& num_changed,
+                 OpContext& ctx)
+      : plan_(plan),
+        source_(source),
+        destination_(destination),
+        world_(world),
+        num_changed_(num_changed),
+        ctx_(ctx) {}
 
   void check_agreement() const {
     CHECK(plan_.world_size() == world_.size(), "refit planned for {} ranks, run on {}",
@@ -127,89 +120,69 @@ class RefitExecution {
 
   // Memory beyond the two models: this window's messages.
   void run_window(size_t begin, size_t end) {
-    Staging outgoing(world_.size());
-    Staging incoming(world_.size());
+    Staging outgoing(world_.size(), plan_.wire_dtype());
+    Staging incoming(world_.size(), plan_.wire_dtype());
     for (size_t i = begin; i < end; ++i) {
       const TransferTask& task = plan_.tasks()[i];
       if (is_from_me(task) && is_to_me(task)) continue;
-      if (is_from_me(task)) outgoing.add_bytes(task.destination_rank, wire_bytes(task));
-      if (is_to_me(task)) incoming.add_bytes(task.source_rank, wire_bytes(task));
+      if (is_from_me(task)) outgoing.add_elements(task.destination_rank, task.num_elements());
+      if (is_to_me(task)) incoming.add_elements(task.source_rank, task.num_elements());
     }
     outgoing.allocate(destination_.allocator());
     incoming.allocate(destination_.allocator());
     for (size_t i = begin; i < end; ++i) {
       const TransferTask& task = plan_.tasks()[i];
       if (is_from_me(task) && is_to_me(task)) {
-        copy_local(task);
+        write(task, source_region(task));
       } else if (is_from_me(task)) {
-        pack(task, outgoing.next(task.destination_rank, wire_bytes(task)));
+        ops::copy_region(outgoing.next(task.destination_rank, task), source_region(task), Tensor(),
+                         ctx_);
       }
     }
-    world_.exchange(outgoing.messages(), incoming.messages(), Stream::none());
+    world_.exchange(outgoing.messages(), incoming.messages(), ctx_.stream);
     for (size_t i = begin; i < end; ++i) {
       const TransferTask& task = plan_.tasks()[i];
       if (!is_to_me(task) || is_from_me(task)) continue;
-      unpack(task, incoming.next(task.source_rank, wire_bytes(task)));
-      remote_bytes_ += static_cast<int64_t>(wire_bytes(task));
+      write(task, incoming.next(task.source_rank, task));
+      remote_bytes_ += task.num_elements() * size_of(plan_.wire_dtype());
     }
   }
 
   int64_t bytes() const { return bytes_; }
   int64_t remote_bytes() const { return remote_bytes_; }
-  int64_t changed_elements() const { return changed_elements_; }
 
  private:
-  size_t wire_bytes(const TransferTask& task) const {
-    return static_cast<size_t>(task.num_elements()) * dtype_size_bytes(plan_.wire_dtype());
-  }
+  static int64_t size_of(DType dtype) { return static_cast<int64_t>(dtype_size_bytes(dtype)); }
 
   bool is_from_me(const TransferTask& task) const { return task.source_rank == world_.rank(); }
   bool is_to_me(const TransferTask& task) const { return task.destination_rank == world_.rank(); }
 
-  void pack(const TransferTask& task, std::byte* out) const {
-    if (source_.device().is_rehearsal) return;
-    const Tensor shard = source_.shard(task.source_parameter);
-    const size_t element_bytes = dtype_size_bytes(plan_.wire_dtype());
-    for (int64_t r = 0; r < task.num_rows; ++r) {
-      const int64_t first = (task.source_row + r) * shard.size(1) + task.source_col;
-      for (int64_t c = 0; c < task.num_cols; ++c, out += element_bytes) {
-        const uint32_t bits = bits_as(plan_.wire_dtype(), shard, first + c);
-        std::memcpy(out, &bits, element_bytes);
-      }
-    }
+  ops::Region source_region(const TransferTask& task) const {
+    return {.matrix = source_.shard(task.source_parameter),
+            .row = task.source_row,
+            .col = task.source_col,
+            .num_rows = task.num_rows,
+            .num_cols = task.num_cols};
   }
 
-  void unpack(const TransferTask& task, std::byte* in) {
-    const Tensor wire(in, plan_.wire_dtype(), {task.num_elements()}, Device::cpu());
-    write_rows(task, wire, 0, task.num_cols);
-  }
-
-  void copy_local(const TransferTask& task) {
-    const Tensor shard = source_.shard(task.source_parameter);
-    write_rows(task, shard, task.source_row * shard.size(1) + task.source_col, shard.size(1));
-  }
-
-  // Row r comes from elements [first + r * stride, ...) of `from`.
-  void write_rows(const TransferTask& task, const Tensor& from, int64_t first, int64_t stride) {
-    const Tensor shard = destination_.shard(task.destination_parameter);
-    if (shard.device().is_rehearsal) return;
-    for (int64_t r = 0; r < task.num_rows; ++r) {
-      const int64_t to = (task.destination_row + r) * shard.size(1) + task.destination_col;
-      for (int64_t c = 0; c < task.num_cols; ++c) {
-        const uint32_t bits = bits_as(shard.dtype(), from, first + r * stride + c);
-        changed_elements_ += write_bits(shard, to + c, bits) ? 1 : 0;
-      }
-    }
-    bytes_ += task.num_elements() * static_cast<int64_t>(dtype_size_bytes(shard.dtype()));
+  void write(const TransferTask& task, const ops::Region& from) {
+    const ops::Region to{.matrix = destination_.shard(task.destination_parameter),
+                         .row = task.destination_row,
+                         .col = task.destination_col,
+                         .num_rows = task.num_rows,
+                         .num_cols = task.num_cols};
+    ops::copy_region(to, from, num_changed_, ctx_);
+    bytes_ += task.num_elements() * size_of(to.matrix.dtype());
   }
 
   const RefitPlan& plan_;
   const ShardedParameterStore& source_;
   ShardedParameterStore& destination_;
   Communicator& world_;
+  Tensor num_changed_;  // [1] int64
+  OpContext& ctx_;
   int64_t bytes_ = 0;
   int64_t remote_bytes_ = 0;
-  int64_t changed_elements_ = 0;
 };
 
 uint64_t summed(uint64_t value, Communicator& group) {
@@ -223,22 +196,29 @@ uint64_t summed(uint64_t value, Communicator& group) {
 RefitReport refit(const RefitPlan& plan, const ShardedParameterStore& source,
                   ShardedParameterStore& destination, Communicator& world) {
   const auto start = std::chrono::steady_clock::now();
-  RefitExecution execution(plan, source, destination, world);
+  const Sums sums(destination.allocator());
+  Workspace no_scratch(destination.allocator());
+  OpContext ctx{destination.device(), Stream::none(), no_scratch};
+  RefitExecution execution(plan, source, destination, world, sums.changed(), ctx);
   execution.check_agreement();
   for (size_t i = 0; i + 1 < plan.window_offsets().size(); ++i) {
     execution.run_window(plan.window_offsets()[i], plan.window_offsets()[i + 1]);
   }
   destination.mark_weights_changed();
   const DType dtype = destination.dtype();
-  const uint64_t wanted =
-      summed(fingerprint(source, plan.source_fingerprint(world.rank()), dtype), world);
-  uint64_t have = fingerprint(destination, plan.destination_fingerprint(world.rank()), dtype);
-  if (destination.groups().tp.size() > 1)
+  const auto value = [&](const Tensor& sum) { return to_host<int64_t>(sum, ctx.stream)[0]; };
+  add_fingerprint(sums.source(), source, plan.source_fingerprint(world.rank()), dtype, ctx);
+  const uint64_t wanted = summed(static_cast<uint64_t>(value(sums.source())), world);
+  add_fingerprint(sums.destination(), destination, plan.destination_fingerprint(world.rank()),
+                  dtype, ctx);
+  auto have = static_cast<uint64_t>(value(sums.destination()));
+  if (destination.groups().tp.size() > 1) {
     have = summed(have, destination.groups().tp.communicator());
+  }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   return {.bytes = execution.bytes(),
           .remote_bytes = execution.remote_bytes(),
-          .changed_elements = execution.changed_elements(),
+          .changed_elements = value(sums.changed()),
           .num_windows = static_cast<int64_t>(plan.window_offsets().size()) - 1,
           .seconds = elapsed.count(),
           .source_fingerprint = wanted,

@@ -10,6 +10,7 @@
 #include "model/ops/matrix_library.h"
 #include "model/ops/optimizer_step_cuda.h"
 #include "model/ops/reduce_cuda.h"
+#include "model/ops/region_cuda.h"
 #include "model/ops/residual_cuda.h"
 #include "model/ops/rms_norm_cuda.h"
 #include "model/ops/rope_cuda.h"
@@ -77,6 +78,14 @@ double sum_of_squares_cuda(const Tensor&, OpContext&) { throw_no_cuda("sum_of_sq
 void convert_cuda(const Tensor&, const Tensor&, OpContext&) { throw_no_cuda("convert"); }
 
 void add_into_cuda(const Tensor&, const Tensor&, OpContext&) { throw_no_cuda("add_into"); }
+
+void copy_region_cuda(const Region&, const Region&, const Tensor&, OpContext&) {
+  throw_no_cuda("copy_region");
+}
+
+void add_fingerprint_cuda(const Tensor&, const Region&, const LogicalPlace&, DType, OpContext&) {
+  throw_no_cuda("add_fingerprint");
+}
 
 void adamw_step_cuda(const AdamWState&, const Tensor&, const Tensor&, const AdamWScalars&,
                      OpContext&) {

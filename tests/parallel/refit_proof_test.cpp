@@ -118,7 +118,7 @@ TEST_F(RefitTest, AByteChangedOnTheWayIsNoticed) {
     InterferingCommunicator group(rank.world());
     if (world.rank() == 1) {
       group.after_receive = [](std::span<const PeerMessage> receives) {
-        for (const PeerMessage& message : receives) message.data.data<uint8_t>()[0] ^= 1;
+        for (const PeerMessage& message : receives) *static_cast<uint8_t*>(message.data.raw()) ^= 1;
       };
     }
     ok[static_cast<size_t>(world.rank())] =

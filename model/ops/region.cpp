@@ -1,0 +1,52 @@
+#include "model/ops/region.h"
+
+#include "model/ops/dispatch.h"
+#include "model/ops/operand_checks.h"
+#include "model/ops/region_cpu.h"
+#include "model/ops/region_cuda.h"
+
+namespace grpo::ops {
+
+namespace {
+
+void check_region(const OperandChecks& checks, const char* op, const char* operand,
+                  const Region& region) {
+  checks.expect_activation(operand, region.matrix);
+  checks.expect_rank(operand, region.matrix, 2);
+  CHECK(region.row >= 0 && region.num_rows >= 0 &&
+            region.row + region.num_rows <= region.matrix.size(0) && region.col >= 0 &&
+            region.num_cols >= 0 && region.col + region.num_cols <= region.matrix.size(1),
+        "{}: {} is rows [{}, {}) and columns [{}, {}) of {}", op, operand, region.row,
+        region.row + region.num_rows, region.col, region.col + region.num_cols,
+        region.matrix.shape().to_string());
+}
+
+}  // namespace
+
+void copy_region(const Region& destination, const Region& source, const Tensor& num_changed,
+                 OpContext& ctx) {
+  const char* op = "copy_region";
+  const OperandChecks checks(op, ctx);
+  check_region(checks, op, "destination", destination);
+  check_region(checks, op, "source", source);
+  checks.expect_if_present("num_changed", num_changed, DType::kInt64, {1});
+  CHECK(destination.num_rows == source.num_rows && destination.num_cols == source.num_cols,
+        "{}: {} x {} into {} x {}", op, source.num_rows, source.num_cols, destination.num_rows,
+        destination.num_cols);
+  dispatch_device(
+      ctx, [&] { copy_region_cpu(destination, source, num_changed); },
+      [&] { copy_region_cuda(destination, source, num_changed, ctx); });
+}
+
+void add_fingerprint(const Tensor& sum, const Region& region, const LogicalPlace& place,
+                     DType dtype, OpContext& ctx) {
+  const char* op = "add_fingerprint";
+  const OperandChecks checks(op, ctx);
+  check_region(checks, op, "region", region);
+  checks.expect("sum", sum, DType::kInt64, {1});
+  dispatch_device(
+      ctx, [&] { add_fingerprint_cpu(sum, region, place, dtype); },
+      [&] { add_fingerprint_cuda(sum, region, place, dtype, ctx); });
+}
+
+}  // namespace grpo::ops
