@@ -29,10 +29,11 @@ void* map_pages(size_t size_bytes, int more_flags) {
   return data == MAP_FAILED ? nullptr : data;
 }
 
-// Null when out of memory.
+bool is_cuda(Device device) { return device.kind == DeviceKind::kCuda && !device.is_rehearsal; }
+
+// Of the CPU or a rehearsal device; null when out of memory.
 void* allocate_zeroed(Device device, size_t size_bytes) {
   if (device.is_rehearsal) return map_pages(size_bytes, MAP_NORESERVE);
-  if (device.kind == DeviceKind::kCuda) return cuda_allocate(device, size_bytes);
   if (size_bytes >= kLazyBytes) return map_pages(size_bytes, 0);
   void* data = std::aligned_alloc(kAlignmentBytes, rounded_up(size_bytes));
   if (data != nullptr) std::memset(data, 0, rounded_up(size_bytes));
@@ -66,7 +67,8 @@ void Buffer::release() noexcept {
 }
 
 Buffer Allocator::allocate(const std::string& name, size_t size_bytes) {
-  void* const data = allocate_zeroed(device_, size_bytes);
+  void* const data =
+      is_cuda(device_) ? cuda_blocks_.allocate(size_bytes) : allocate_zeroed(device_, size_bytes);
   std::lock_guard lock(mutex_);
   if (data == nullptr) {
     throw Error(
@@ -81,8 +83,8 @@ Buffer Allocator::allocate(const std::string& name, size_t size_bytes) {
 }
 
 void Allocator::free(const std::string& name, void* data, size_t size_bytes) noexcept {
-  if (device_.kind == DeviceKind::kCuda && !device_.is_rehearsal) {
-    cuda_free(device_, data);
+  if (is_cuda(device_)) {
+    cuda_blocks_.free(data, size_bytes);
   } else if (device_.is_rehearsal || size_bytes >= kLazyBytes) {
     munmap(data, rounded_up(size_bytes));
   } else {

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "model/core/cuda_blocks.h"
 #include "model/core/device.h"
 
 namespace grpo {
@@ -68,7 +69,7 @@ struct PhasePeak {
 // reserves addresses and no memory.
 class Allocator {
  public:
-  explicit Allocator(Device device) : device_(device) {}
+  explicit Allocator(Device device) : device_(device), cuda_blocks_(device) {}
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
 
@@ -99,6 +100,7 @@ class Allocator {
   void update_peak();
 
   Device device_;
+  CudaBlocks cuda_blocks_;  // unused elsewhere
   bool poison_scratch_ = false;
   mutable std::mutex mutex_;
   std::string phase_ = "setup";

@@ -71,6 +71,28 @@ TEST_F(CudaMemoryTest, CopiesThereAcrossAndBack) {
   EXPECT_EQ(received[999], 0);
 }
 
+TEST_F(CudaMemoryTest, FreedBlocksAreReusedAndZeroAgain) {
+  CudaBlocks blocks(kCuda);
+  void* const first = blocks.allocate(1'000'000);
+  cuda_fill_bytes(kCuda, first, 0xAB, 1'000'000, Stream::none());
+  blocks.free(first, 1'000'000);
+  EXPECT_GE(blocks.idle_bytes(), 1'000'000u);
+  EXPECT_LE(blocks.idle_bytes(), 1'125'000u);
+  void* const again = blocks.allocate(1'000'001);  // of the same block size
+  EXPECT_EQ(again, first);
+  EXPECT_EQ(blocks.idle_bytes(), 0u);
+  const Tensor tensor(again, DType::kUint8, {1'000'001}, kCuda);
+  EXPECT_EQ(bytes_of(tensor), std::vector<uint8_t>(1'000'001, 0));
+  void* const other = blocks.allocate(10);
+  EXPECT_NE(other, again);
+  blocks.free(again, 1'000'001);
+  blocks.free(other, 10);
+  void* const large = blocks.allocate(CudaBlocks::kLargestKeptBytes + 1);
+  const size_t before = blocks.idle_bytes();
+  blocks.free(large, CudaBlocks::kLargestKeptBytes + 1);
+  EXPECT_EQ(blocks.idle_bytes(), before);
+}
+
 TEST_F(CudaMemoryTest, WorkspaceScratchIsPoisoned) {
   allocator_.set_poison_scratch(true);
   Workspace workspace(allocator_);
