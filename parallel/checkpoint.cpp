@@ -8,6 +8,7 @@
 
 #include "model/checksum.h"
 #include "model/core/errors.h"
+#include "model/core/host_transfer.h"
 #include "model/safetensors.h"
 #include "parallel/host_collectives.h"
 
@@ -160,7 +161,7 @@ class CheckpointWriter {
         "checkpoint/buckets",
         static_cast<size_t>(order_.received_bytes(runs, begin, end, world_.rank())));
     std::byte* next = static_cast<std::byte*>(buffer.data());
-    std::vector<std::span<const std::byte>> to_write(end - begin);
+    std::vector<Tensor> to_write(end - begin);
     for (size_t i = begin; i < end; ++i) {
       const Run& run = runs[i];
       const int writer = order_.writer_of(run);
@@ -168,19 +169,20 @@ class CheckpointWriter {
       if (is_holder) {
         const Tensor values = own_values(run);
         if (writer != world_.rank()) sends.push_back({writer, values});
-        to_write[i - begin] = {static_cast<const std::byte*>(values.raw()), values.size_bytes()};
+        to_write[i - begin] = values;
       } else if (writer == world_.rank()) {
-        const auto size = static_cast<size_t>(order_.bytes_of(run));
-        receives.push_back({static_cast<int>(run.rank),
-                            Tensor(next, content_.tensors[static_cast<size_t>(run.tensor)].dtype,
-                                   {run.num_elements}, buffer.device())});
-        to_write[i - begin] = {next, size};
-        next += size;
+        const Tensor values(next, content_.tensors[static_cast<size_t>(run.tensor)].dtype,
+                            {run.num_elements}, buffer.device());
+        receives.push_back({static_cast<int>(run.rank), values});
+        to_write[i - begin] = values;
+        next += values.size_bytes();
       }
     }
     world_.exchange(sends, receives, Stream::none());
     for (size_t i = begin; i < end; ++i) {
-      if (order_.writer_of(runs[i]) == world_.rank()) write_run(runs[i], to_write[i - begin]);
+      if (order_.writer_of(runs[i]) == world_.rank()) {
+        write_run(runs[i], HostCopy(to_write[i - begin]).bytes());
+      }
     }
   }
 

@@ -106,7 +106,8 @@ void load_checkpoint(const std::filesystem::path& folder, const CheckpointConten
     const std::span<const std::byte> bytes =
         file->bytes(tensor.name).subspan(begin, piece->values.size_bytes());
     check_finite(*file, tensor, piece->first_element, bytes);
-    if (!bytes.empty()) std::memcpy(piece->values.raw(), bytes.data(), bytes.size());
+    copy_tensor(piece->values, Tensor(const_cast<std::byte*>(bytes.data()),  // only read
+                                      tensor.dtype, piece->values.shape(), Device::cpu()));
   }
 }
 

@@ -4,9 +4,11 @@
 #include <cmath>
 #include <cstring>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "model/core/counter_rng.h"
+#include "model/core/host_transfer.h"
 #include "model/json_text.h"
 
 namespace grpo::parallel {
@@ -31,13 +33,30 @@ void set_element(const Tensor& tensor, int64_t index, float value) {
   }
 }
 
+// Calls function(begin, end) for ranges of the region's rows, on several threads where there is
+// much to do.
+template <typename Function>
+void for_row_ranges(const Region& region, const Function& function) {
+  constexpr int64_t kElementsPerThread = int64_t{1} << 20;
+  const int64_t num_threads =
+      std::clamp<int64_t>(region.num_rows * region.num_cols / kElementsPerThread, 1,
+                          std::max(1u, std::thread::hardware_concurrency()));
+  std::vector<std::jthread> threads;
+  for (int64_t i = 1; i < num_threads; ++i) {
+    threads.emplace_back(function, region.num_rows * i / num_threads,
+                         region.num_rows * (i + 1) / num_threads);
+  }
+  function(0, region.num_rows / num_threads);
+}
+
 float element(const Tensor& tensor, int64_t index) {
   return tensor.dtype() == DType::kFloat32 ? tensor.data<float>()[index]
                                            : static_cast<float>(tensor.data<Bfloat16>()[index]);
 }
 
 void convert_elements(const Tensor& destination, const Tensor& source) {
-  for (int64_t i = 0; i < source.num_elements(); ++i) set_element(destination, i, element(source, i));
+  for (int64_t i = 0; i < source.num_elements(); ++i)
+    set_element(destination, i, element(source, i));
 }
 
 float element_of_file(std::span<const std::byte> bytes, DType dtype, int64_t index) {
@@ -60,7 +79,8 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 void check_tensor(const model::WeightsDirectory& weights, const LogicalTensor& part) {
   const model::TensorInfo* info = weights.find(part.name);
   if (info == nullptr) {
-    throw DataError(fmt::format("{}: tensor '{}' is missing", weights.file_of(part.name), part.name));
+    throw DataError(
+        fmt::format("{}: tensor '{}' is missing", weights.file_of(part.name), part.name));
   }
   std::vector<int64_t> expected{part.rows};
   if (!part.is_vector) expected.push_back(part.cols);
@@ -104,18 +124,22 @@ void initialize_random(ShardedParameterStore& store, uint64_t seed) {
   if (store.device().is_rehearsal) return;
   for_each_region(store, [&](ParameterId id, const LogicalTensor& part, const Region& region) {
     const ParameterSpec& spec = store.specs()[static_cast<size_t>(id)];
-    const Tensor shard = store.shard(id);
+    HostDraft rows(store.shard(id).rows(region.stored_row, region.num_rows));
     const uint64_t stream = hash_name(part.name);
-    for (int64_t r = 0; r < region.num_rows; ++r) {
-      for (int64_t c = 0; c < region.num_cols; ++c) {
-        float value = spec.init == InitKind::kOnes ? 1.0f : 0.0f;
-        if (spec.init == InitKind::kNormal) {
-          value = spec.init_std * normal_at(seed, stream, static_cast<uint64_t>(region.logical_row + r),
-                                            static_cast<uint64_t>(region.logical_col + c));
+    for_row_ranges(region, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        for (int64_t c = 0; c < region.num_cols; ++c) {
+          float value = spec.init == InitKind::kOnes ? 1.0f : 0.0f;
+          if (spec.init == InitKind::kNormal) {
+            value = spec.init_std * normal_at(seed, stream,
+                                              static_cast<uint64_t>(region.logical_row + r),
+                                              static_cast<uint64_t>(region.logical_col + c));
+          }
+          set_element(rows.view(), r * region.num_cols + c, value);
         }
-        set_element(shard, (region.stored_row + r) * region.num_cols + c, value);
       }
-    }
+    });
+    rows.commit();
   });
   store.mark_weights_changed();
 }
@@ -130,7 +154,7 @@ void check_weights(const std::vector<ParameterSpec>& specs, const model::Weights
 void load_weights(ShardedParameterStore& store, const model::WeightsDirectory& weights) {
   check_weights(store.specs(), weights);
   for_each_region(store, [&](ParameterId id, const LogicalTensor& part, const Region& region) {
-    const Tensor shard = store.shard(id);
+    HostDraft rows(store.shard(id).rows(region.stored_row, region.num_rows));
     const DType file_dtype = weights.find(part.name)->dtype;
     const std::span<const std::byte> bytes = weights.bytes(part.name);
     for (int64_t r = 0; r < region.num_rows; ++r) {
@@ -142,9 +166,10 @@ void load_weights(ShardedParameterStore& store, const model::WeightsDirectory& w
                                       weights.file_of(part.name), part.name, value,
                                       region.logical_row + r, region.logical_col + c));
         }
-        set_element(shard, (region.stored_row + r) * region.num_cols + c, value);
+        set_element(rows.view(), r * region.num_cols + c, value);
       }
     }
+    rows.commit();
   });
   store.mark_weights_changed();
 }
@@ -162,9 +187,10 @@ void save_weights(const ShardedParameterStore& store, const std::filesystem::pat
   model::SafetensorsWriter writer(directory / "model.safetensors", infos, {{"format", "pt"}});
   for_each_region(store, [&](ParameterId id, const LogicalTensor& part, const Region& region) {
     const Tensor rows = store.shard(id).rows(region.stored_row, region.num_rows);
-    std::vector<std::byte> bytes(static_cast<size_t>(rows.num_elements()) * dtype_size_bytes(dtype));
+    std::vector<std::byte> bytes(static_cast<size_t>(rows.num_elements()) *
+                                 dtype_size_bytes(dtype));
     const Tensor flat(bytes.data(), dtype, {rows.num_elements()}, Device::cpu());
-    convert_elements(flat, rows);
+    convert_elements(flat, HostCopy(rows).view());
     writer.write(part.name, 0, bytes);
   });
   writer.commit();
