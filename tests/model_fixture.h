@@ -43,6 +43,17 @@ class TestModel {
   model::Transformer transformer;
 };
 
+// Of the batch's predicted rows.
+struct TestScores {
+  std::vector<float> processed;
+  std::vector<float> unfiltered;
+};
+TestScores score(model::Transformer& transformer, const model::PackedBatch& batch,
+                 float inv_temperature, model::CutCheck* cut_check, OpContext& ctx);
+
+// Logits [tokens, V] of every token of one sequence, through the cached path.
+std::vector<float> logits_of(TestModel& model, const std::vector<int32_t>& tokens, OpContext& ctx);
+
 // Random weights with norms and biases that are not 1 and 0, the same for every layout.
 void fill_lively(parallel::ShardedParameterStore& store, uint64_t seed);
 
@@ -51,8 +62,9 @@ void for_each_region(const parallel::ShardedParameterStore& store,
                      const std::function<void(ParameterId, const LogicalTensor&,
                                               const parallel::Region&, const Tensor&)>& visit);
 
-// A float32 value of a logical tensor by its place; written into a map for comparison between layouts:
-// name -> row-major values, gathered over the store's gtp_remat group. `source` picks weights or gradients.
+// A float32 value of a logical tensor by its place; written into a map for comparison between
+// layouts: name -> row-major values, gathered over the store's gtp_remat group. `source` picks
+// weights or gradients.
 std::vector<std::pair<std::string, std::vector<float>>> gather_logical(
     const parallel::ShardedParameterStore& store, const std::function<Tensor(ParameterId)>& source);
 

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "model/core/counter_rng.h"
+#include "model/core/host_transfer.h"
 #include "rl/work_division.h"
 
 namespace grpo::testing {
@@ -126,7 +127,8 @@ void LogicalValues::add(const parallel::ShardedParameterStore& store,
   for_each_region(store, [&](ParameterId id, const LogicalTensor& part,
                              const parallel::Region& region, const Tensor&) {
     const size_t place = place_of(part.name);
-    const Tensor tensor = source(id);
+    const HostCopy copy(source(id));
+    const Tensor& tensor = copy.view();
     for (int64_t r = 0; r < region.num_rows; ++r) {
       for (int64_t c = 0; c < region.num_cols; ++c) {
         const int64_t from = (region.stored_row + r) * region.num_cols + c;
@@ -147,8 +149,9 @@ void LogicalValues::add_owned_gradients(const parallel::ShardedParameterStore& s
         store.specs()[static_cast<size_t>(span.parameter)].parts[static_cast<size_t>(span.part)];
     const size_t place = place_of(part.name);
     const int64_t first = span.logical_row * part.cols + span.logical_col;
-    for (int64_t i = 0; i < span.num_elements; ++i) {
-      write(place, first + i, span.gradient.data<float>()[i]);
+    const std::vector<float> gradient = to_host<float>(span.gradient);
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      write(place, first + static_cast<int64_t>(i), gradient[i]);
     }
   }
 }

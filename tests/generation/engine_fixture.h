@@ -122,28 +122,19 @@ class EngineRank {
   }
 };
 
-// Scores of a completion by the training side's forward over the whole sequence.
-struct Scores {
-  std::vector<float> processed;
-  std::vector<float> unfiltered;
-};
+using grpo::testing::TestScores;
 
-inline Scores score(model::Transformer& transformer, grpo::testing::RankContext& memory,
-                    const std::vector<int32_t>& prompt, const std::vector<int32_t>& response,
-                    const std::vector<ops::TokenCut>& cuts, float inv_temperature,
-                    model::CutCheck* cut_check = nullptr) {
+// Scores of a completion by the training side's forward over the whole sequence.
+inline TestScores score(model::Transformer& transformer, grpo::testing::RankContext& memory,
+                        const std::vector<int32_t>& prompt, const std::vector<int32_t>& response,
+                        const std::vector<ops::TokenCut>& cuts, float inv_temperature,
+                        model::CutCheck* cut_check = nullptr) {
   std::vector<int32_t> tokens = prompt;
   tokens.insert(tokens.end(), response.begin(), response.end());
   const model::PackedSequence sequence{
       .tokens = tokens, .first_target = static_cast<int64_t>(prompt.size()), .cuts = cuts};
   const model::PackedBatch batch({&sequence, 1}, memory.allocator);
-  Scores scores{.processed = std::vector<float>(response.size()),
-                .unfiltered = std::vector<float>(response.size())};
-  const Shape shape{static_cast<int64_t>(response.size())};
-  transformer.score({Tensor(scores.processed.data(), DType::kFloat32, shape, Device::cpu()),
-                     Tensor(scores.unfiltered.data(), DType::kFloat32, shape, Device::cpu())},
-                    batch, inv_temperature, cut_check, memory.ctx);
-  return scores;
+  return grpo::testing::score(transformer, batch, inv_temperature, cut_check, memory.ctx);
 }
 
 inline std::vector<uint32_t> bits_of(const std::vector<float>& values) {

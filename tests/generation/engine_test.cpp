@@ -93,8 +93,8 @@ TEST_P(EngineExactness, LogprobsAreTheTrainingForwards) {
       ASSERT_EQ(c.logprobs.size(), 10u);
       ASSERT_EQ(c.cuts.size(), filtered ? 10u : 0u);
       model::CutCheck cut_check{.filter = params.filter};
-      const Scores scores = score(rank.model.transformer, rank.memory, prompt, c.tokens, c.cuts,
-                                  inv_temperature, filtered ? &cut_check : nullptr);
+      const TestScores scores = score(rank.model.transformer, rank.memory, prompt, c.tokens, c.cuts,
+                                      inv_temperature, filtered ? &cut_check : nullptr);
       EXPECT_EQ(bits_of(scores.processed), bits_of(c.logprobs)) << c.tag << "/" << c.sample_index;
       EXPECT_EQ(cut_check.num_checked, filtered ? 10 : 0);
       EXPECT_EQ(cut_check.num_differing, 0);
@@ -295,7 +295,7 @@ TEST(Engine, ReportsProgress) {
 // Fills one weight matrix with NaN and tells the store.
 void spoil(EngineRank& rank) {
   const Tensor shard = rank.model.store.shard(rank.model.parameters.layers[1].o_weight);
-  poison_memory(shard.raw(), shard.size_bytes(), Device::cpu());
+  poison_memory(shard.raw(), shard.size_bytes(), shard.device());
   rank.model.store.mark_weights_changed();
 }
 

@@ -67,14 +67,11 @@ class TrainedRank {
       for (const uint32_t bits : bits_of(c.logprobs)) stored.push_back(bits);
     }
     const model::PackedBatch batch(sequences, memory.allocator);
-    std::vector<float> processed(stored.size());
-    std::vector<float> unfiltered(stored.size());
-    const Shape shape{static_cast<int64_t>(stored.size())};
     const SamplingParams params = draws;
-    policy.transformer.score({Tensor(processed.data(), DType::kFloat32, shape, Device::cpu()),
-                              Tensor(unfiltered.data(), DType::kFloat32, shape, Device::cpu())},
-                             batch, params.filter.inv_temperature(), nullptr, memory.ctx);
-    const std::vector<uint32_t> scored = bits_of(processed);
+    const std::vector<uint32_t> scored =
+        bits_of(testing::score(policy.transformer, batch, params.filter.inv_temperature(), nullptr,
+                               memory.ctx)
+                    .processed);
     int64_t mismatches = 0;
     for (size_t i = 0; i < stored.size(); ++i) mismatches += scored[i] != stored[i] ? 1 : 0;
     return mismatches;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "generation/engine.h"
 #include "model/safetensors.h"
@@ -40,7 +39,7 @@ class Qwen2Case {
   void compare(Comparison& comparison) {
     if (sequences_.empty()) comparison.fail("no seq0.tokens in expected.safetensors");
     for (size_t i = 0; i < sequences_.size(); ++i) {
-      comparison.tensor(key(i, "logits"), logits(sequences_[i]),
+      comparison.tensor(key(i, "logits"), testing::logits_of(model_, sequences_[i], rank_.ctx),
                         values_of<float>(expected_, key(i, "logits")), kTolerance);
       comparison.tensor(key(i, "logprobs"), logprobs(sequences_[i]),
                         values_of<float>(expected_, key(i, "logprobs")), kTolerance);
@@ -52,47 +51,10 @@ class Qwen2Case {
  private:
   static std::string key(size_t i, const char* what) { return fmt::format("seq{}.{}", i, what); }
 
-  std::vector<float> logits(const std::vector<int32_t>& tokens) {
-    const Workspace::Scope scope(rank_.workspace);
-    const auto t = static_cast<int64_t>(tokens.size());
-    const model::PackedSequence packed{.tokens = tokens, .first_target = t, .cuts = {}};
-    const model::PackedBatch batch({&packed, 1}, rank_.allocator);
-    const auto& c = model_.config;
-    model::CachedRows rows{.tokens = batch.tokens,
-                           .positions = batch.positions,
-                           .kv = {.keys = {},
-                                  .values = {},
-                                  .query_offsets = batch.query_offsets,
-                                  .context_lengths = batch.context_lengths,
-                                  .page_first_slot = batch.page_first_slot,
-                                  .page_size_tokens = t,
-                                  .max_query_rows = t,
-                                  .max_context_tokens = t},
-                           .keys = {},
-                           .values = {},
-                           .logit_rows = rank_.workspace.take(DType::kInt32, {t})};
-    for (int64_t layer = 0; layer < c.num_layers; ++layer) {
-      rows.keys.push_back(rank_.workspace.take(DType::kFloat32, {t, c.num_kv_heads, c.head_dim}));
-      rows.values.push_back(rank_.workspace.take(DType::kFloat32, {t, c.num_kv_heads, c.head_dim}));
-    }
-    std::iota(rows.logit_rows.data<int32_t>(), rows.logit_rows.data<int32_t>() + t, 0);
-    std::vector<float> result(static_cast<size_t>(t * c.vocab_size));
-    model_.transformer.forward_cached(
-        Tensor(result.data(), DType::kFloat32, {t, c.vocab_size}, Device::cpu()), rows, rank_.ctx);
-    return result;
-  }
-
   std::vector<float> logprobs(const std::vector<int32_t>& tokens) {
     const model::PackedSequence packed{.tokens = tokens, .first_target = 1, .cuts = {}};
     const model::PackedBatch batch({&packed, 1}, rank_.allocator);
-    std::vector<float> processed(tokens.size() - 1);
-    std::vector<float> unfiltered(tokens.size() - 1);
-    const Shape shape{batch.num_predicted()};
-    model_.transformer.score({.processed = Tensor(processed.data(), DType::kFloat32, shape, Device::cpu()),
-                              .unfiltered =
-                                  Tensor(unfiltered.data(), DType::kFloat32, shape, Device::cpu())},
-                             batch, 1.0f, nullptr, rank_.ctx);
-    return processed;
+    return testing::score(model_.transformer, batch, 1.0f, nullptr, rank_.ctx).processed;
   }
 
   void compare_greedy(Comparison& comparison, size_t i) {
@@ -137,7 +99,8 @@ class Qwen2Case {
     const auto gradients = testing::gather_logical(
         model_.store, [&](ParameterId id) { return model_.store.gradient_shard(id); });
     for (const auto& [name, values] : gradients) {
-      comparison.tensor("grad." + name, values, values_of<float>(expected_, "grad." + name), kTolerance);
+      comparison.tensor("grad." + name, values, values_of<float>(expected_, "grad." + name),
+                        kTolerance);
     }
     for (const model::TensorInfo& info : expected_.tensors()) {
       if (!info.name.starts_with("grad.")) continue;

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "model/core/host_transfer.h"
 #include "rl/sequence_scorer.h"
 #include "tests/policy_fixture.h"
 
@@ -54,15 +55,9 @@ class ModelUnderTest {
 
   std::vector<float> score(const std::vector<const RolloutSequence*>& sequences) {
     const PackedBatch batch = rl::pack_rollout(sequences, rank.allocator);
-    std::vector<float> processed(static_cast<size_t>(batch.num_predicted()), NAN);
-    std::vector<float> unfiltered(processed.size(), NAN);
-    const auto view = [&](std::vector<float>& values) {
-      return Tensor(values.data(), DType::kFloat32, {batch.num_predicted()}, Device::cpu());
-    };
-    model.transformer.score({.processed = view(processed), .unfiltered = view(unfiltered)}, batch,
-                            1.0f, nullptr, rank.ctx);
-    EXPECT_EQ(processed, unfiltered);  // nothing is cut
-    return processed;
+    testing::TestScores scores = testing::score(model.transformer, batch, 1.0f, nullptr, rank.ctx);
+    EXPECT_EQ(scores.processed, scores.unfiltered);  // nothing is cut
+    return std::move(scores.processed);
   }
 
   RecordingLoss train(const std::vector<const RolloutSequence*>& sequences, bool token_local) {
@@ -184,14 +179,9 @@ TEST(Transformer, TemperatureIsInsideTheLogSoftmax) {
   const auto sequences = make_rollout({{3, 9}}, 131, 2);
   const PackedBatch batch = rl::pack_rollout(pointers(sequences), tested.rank.allocator);
   const auto score = [&](float inv_temperature) {
-    std::vector<float> processed(9);
-    std::vector<float> unfiltered(9);
-    const auto view = [](std::vector<float>& v) {
-      return Tensor(v.data(), DType::kFloat32, {9}, Device::cpu());
-    };
-    tested.model.transformer.score({.processed = view(processed), .unfiltered = view(unfiltered)},
-                                   batch, inv_temperature, nullptr, tested.rank.ctx);
-    return processed;
+    return testing::score(tested.model.transformer, batch, inv_temperature, nullptr,
+                          tested.rank.ctx)
+        .processed;
   };
   for (const float logprob : score(1e-6f)) EXPECT_NEAR(logprob, -std::log(131.0), 1e-4);
   EXPECT_NE(score(1.0f), score(2.0f));
@@ -221,24 +211,24 @@ TEST(Transformer, GradientIsTheSlopeOfTheLoss) {
     tested.train(pointers(sequences), true);
     for (size_t i = 0; i < tested.model.store.specs().size(); ++i) {
       const Tensor weights = tested.model.store.shard(static_cast<ParameterId>(i));
-      const Tensor gradient = tested.model.store.gradient_shard(static_cast<ParameterId>(i));
-      const int64_t n = weights.num_elements();
+      const auto gradient =
+          to_host<float>(tested.model.store.gradient_shard(static_cast<ParameterId>(i)));
       // Along the gradient itself the slope is its norm.
       double squares = 0;
-      for (int64_t e = 0; e < n; ++e)
-        squares += std::pow(static_cast<double>(gradient.data<float>()[e]), 2);
+      for (const float value : gradient) squares += std::pow(static_cast<double>(value), 2);
       const double size = std::sqrt(squares);
-      const std::vector<float> start(weights.data<float>(), weights.data<float>() + n);
+      const auto start = to_host<float>(weights);
       const auto moved = [&](double step) {
-        for (int64_t e = 0; e < n; ++e) {
-          weights.data<float>()[e] = static_cast<float>(start[static_cast<size_t>(e)] +
-                                                        step * gradient.data<float>()[e] / size);
+        std::vector<float> values(start.size());
+        for (size_t e = 0; e < values.size(); ++e) {
+          values[e] = static_cast<float>(start[e] + step * gradient[e] / size);
         }
+        copy_from_host<float>(weights, values);
         return weighted_sum();
       };
       const double step = 1e-2;
       const double slope = (moved(step) - moved(-step)) / (2 * step);
-      std::copy(start.begin(), start.end(), weights.data<float>());
+      copy_from_host<float>(weights, start);
       EXPECT_NEAR(slope, size, 0.02 * size + 1e-3) << tested.model.store.specs()[i].name;
     }
   }

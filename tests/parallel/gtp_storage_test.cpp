@@ -73,39 +73,6 @@ TEST(GtpStorage, PaddingIsZeroAndSharesAreTheMathOfTheAxes) {
   });
 }
 
-// Logits [rows of the only sequence, V] of every token, through the cached path.
-std::vector<float> logits_of(TestModel& model, const std::vector<int32_t>& tokens,
-                             RankContext& rank) {
-  const Workspace::Scope scope(rank.workspace);
-  const auto t = static_cast<int64_t>(tokens.size());
-  const model::PackedSequence packed{.tokens = tokens, .first_target = t, .cuts = {}};
-  const model::PackedBatch batch({&packed, 1}, rank.allocator);
-  model::CachedRows rows{.tokens = batch.tokens,
-                         .positions = batch.positions,
-                         .kv = {.keys = {},
-                                .values = {},
-                                .query_offsets = batch.query_offsets,
-                                .context_lengths = batch.context_lengths,
-                                .page_first_slot = batch.page_first_slot,
-                                .page_size_tokens = t,
-                                .max_query_rows = t,
-                                .max_context_tokens = t},
-                         .keys = {},
-                         .values = {},
-                         .logit_rows = rank.workspace.take(DType::kInt32, {t})};
-  const Shape cache{t, model.config.num_kv_heads, model.config.head_dim};
-  for (int64_t layer = 0; layer < model.config.num_layers; ++layer) {
-    rows.keys.push_back(rank.workspace.take(model.store.dtype(), cache));
-    rows.values.push_back(rank.workspace.take(model.store.dtype(), cache));
-  }
-  for (int64_t i = 0; i < t; ++i) rows.logit_rows.data<int32_t>()[i] = static_cast<int32_t>(i);
-  std::vector<float> logits(static_cast<size_t>(t * model.config.vocab_size), NAN);
-  model.transformer.forward_cached(
-      Tensor(logits.data(), DType::kFloat32, {t, model.config.vocab_size}, Device::cpu()), rows,
-      rank.ctx);
-  return logits;
-}
-
 // The vocabulary of Qwen2.5-0.5B: a shard of (75968, D) behind a head of 151936 logits.
 TEST(GtpStorage, G02_ATiedHeadAcceptsItsShardedWeight) {
   model::ModelConfig config = testing::even_config(true);
@@ -129,7 +96,7 @@ TEST(GtpStorage, G02_ATiedHeadAcceptsItsShardedWeight) {
             Bfloat16(static_cast<float>(place * 2654435761u % 251) / 251.0f - 0.5f);
       }
     });
-    return logits_of(model, tokens, rank);
+    return testing::logits_of(model, tokens, rank.ctx);
   };
   run_ranks(1, [&](World& world) { expected = run(world, Mesh(1, 1, 1)); });
   ASSERT_EQ(expected.size(), tokens.size() * 151936);

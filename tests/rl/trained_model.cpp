@@ -118,7 +118,8 @@ rl::RunConfig trained_run_config() {
 }
 
 RecordedRun run_training(rl::RunConfig config,
-                         const std::optional<std::filesystem::path>& resume_from) {
+                         const std::optional<std::filesystem::path>& resume_from,
+                         const std::optional<Device>& device) {
   RecordedRun run;
   const int world_size = static_cast<int>(config.parallel.tensor * config.parallel.gtp_remat *
                                           std::max<int64_t>(config.parallel.data, 1));
@@ -127,7 +128,7 @@ RecordedRun run_training(rl::RunConfig config,
   run_ranks(world_size, [&](parallel::World& world) {
     RecordedRun unheard;
     RecordingObserver observer(world.rank() == 0 ? run : unheard);
-    rl::Trainer trainer(config, world, test_device(), observer, no_stop, resume_from);
+    rl::Trainer trainer(config, world, device.value_or(test_device()), observer, no_stop, resume_from);
     const rl::RunOutcome outcome = trainer.run();
     if (world.rank() == 0) {
       run.exit_code = outcome.exit_code;

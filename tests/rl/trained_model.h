@@ -37,8 +37,10 @@ struct RecordedRun {
   std::string best_checkpoint;  // likewise
 };
 
-// Runs the trainer on gtp_remat x data thread ranks.
+// Runs the trainer on gtp_remat x data thread ranks, on test_device() unless `device` says
+// otherwise.
 RecordedRun run_training(rl::RunConfig config,
-                         const std::optional<std::filesystem::path>& resume_from = std::nullopt);
+                         const std::optional<std::filesystem::path>& resume_from = std::nullopt,
+                         const std::optional<Device>& device = std::nullopt);
 
 }  // namespace grpo::testing

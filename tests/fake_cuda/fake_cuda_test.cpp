@@ -1,0 +1,49 @@
+// The fake device itself: what reads or writes its memory from the host ends the test program.
+#include <gtest/gtest.h>
+
+#include "model/core/host_transfer.h"
+#include "model/ops/reduce.h"
+#include "tests/fake_cuda/fake_memory.h"
+
+namespace grpo::testing {
+namespace {
+
+constexpr Device kCuda{DeviceKind::kCuda, 0};
+
+TEST(FakeCudaDeathTest, TheHostCannotTouchItsMemory) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Allocator allocator(kCuda);
+  const OwnedTensor tensor(allocator, "test", DType::kFloat32, {4});
+  const volatile float* const values = tensor.view().data<float>();
+  EXPECT_EXIT((void)values[0], ::testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT(tensor.view().data<float>()[0] = 1.0f, ::testing::KilledBySignal(SIGSEGV), "");
+}
+
+TEST(FakeCuda, TransfersAndOperatorsReachIt) {
+  Allocator allocator(kCuda);
+  Workspace workspace(allocator);
+  OpContext ctx{kCuda, Stream::none(), workspace};
+  const OwnedTensor x(allocator, "test", DType::kFloat32, {3});
+  const OwnedTensor y(allocator, "test", DType::kFloat32, {3});
+  copy_from_host<float>(x, std::vector<float>{1, 2, 3});
+  copy_tensor(y, x);
+  ops::add_into(y, x, ctx);
+  EXPECT_EQ(to_host<float>(y), (std::vector<float>{2, 4, 6}));
+  fill_zero(y);
+  EXPECT_EQ(to_host<float>(y), std::vector<float>(3, 0.0f));
+}
+
+TEST(FakeCuda, HostCopiesAndDraftsAreTransfers) {
+  Allocator allocator(kCuda);
+  const OwnedTensor x(allocator, "test", DType::kInt32, {2});
+  HostDraft draft(x);
+  draft.view().data<int32_t>()[0] = 5;
+  draft.view().data<int32_t>()[1] = 6;
+  EXPECT_EQ(to_host<int32_t>(x), (std::vector<int32_t>{0, 0}));
+  draft.commit();
+  EXPECT_EQ(HostCopy(x).view().data<int32_t>()[1], 6);
+  EXPECT_EQ(to_host<int32_t>(x), (std::vector<int32_t>{5, 6}));
+}
+
+}  // namespace
+}  // namespace grpo::testing
