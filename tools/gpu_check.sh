@@ -1,32 +1,47 @@
 #!/usr/bin/env bash
 # Builds the operators with CUDA and runs their tests on this machine's first GPU; the last lines are a table.
-# usage: tools/gpu_check.sh [--sanitize] [cmake options, such as -DCMAKE_CUDA_ARCHITECTURES=80]
+# usage: tools/gpu_check.sh [--sanitize] [--build DIR] [cmake options, such as -DCMAKE_CUDA_ARCHITECTURES=80]
 # --sanitize runs the tests once more under compute-sanitizer (out-of-bounds accesses, races in shared memory).
+# --build takes the programs of a finished build of preset cuda instead. If that holds the whole program, the golden
+# cases, the model's and engine's tests and whole runs of one rank follow, on the GPU.
 # A test that is skipped counts as failed: there is a GPU to run it on. Logs: $OUT, or build/gpu_check/logs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 sanitize=0
-if [[ "${1:-}" == --sanitize ]]; then
-  sanitize=1
-  shift
-fi
-
 build=build/gpu_check
-logs=${OUT:-$build/logs}
+given_build=
+while [[ "${1:-}" == --sanitize || "${1:-}" == --build ]]; do
+  if [[ "$1" == --sanitize ]]; then
+    sanitize=1
+    shift
+  else
+    given_build=${2:?gpu_check: --build needs a folder}
+    shift 2
+  fi
+done
+build=${given_build:-$build}
+logs=${OUT:-build/gpu_check/logs}
 mkdir -p "$logs"
 
-nvcc=$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")
-if [[ ! -x "$nvcc" ]]; then
-  echo "gpu_check: nvcc is needed; it is neither on the PATH nor at $nvcc" >&2
-  exit 1
-fi
+build_operators() {
+  local nvcc
+  nvcc=$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")
+  if [[ ! -x "$nvcc" ]]; then
+    echo "gpu_check: nvcc is needed; it is neither on the PATH nor at $nvcc" >&2
+    exit 1
+  fi
 
-# Not the preset's own folder: GRPO_OPERATORS_ONLY would stay in its cache.
-cmake --preset cuda -B "$build" -DGRPO_OPERATORS_ONLY=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "$@" >"$logs/configure.log" 2>&1 ||
-  { tail -n 30 "$logs/configure.log" >&2; exit 1; }
-cmake --build "$build" --parallel "$(nproc)" --target core_test ops_test >"$logs/build.log" 2>&1 ||
-  { grep -A 20 -E 'FAILED|error' "$logs/build.log" | head -n 60 >&2; exit 1; }
+  # Not the preset's own folder: GRPO_OPERATORS_ONLY would stay in its cache.
+  cmake --preset cuda -B "$build" -DGRPO_OPERATORS_ONLY=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "$@" >"$logs/configure.log" 2>&1 ||
+    { tail -n 30 "$logs/configure.log" >&2; exit 1; }
+  cmake --build "$build" --parallel "$(nproc)" --target core_test ops_test >"$logs/build.log" 2>&1 ||
+    { grep -A 20 -E 'FAILED|error' "$logs/build.log" | head -n 60 >&2; exit 1; }
+}
+
+if [[ -z "$given_build" ]]; then
+  build_operators "$@"
+fi
 
 table=$(printf '%-28s %7s %7s %7s %8s' run passed skipped failed seconds)
 exit_code=0
@@ -49,6 +64,37 @@ run_tests() {
   fi
 }
 
+# NAME COMMAND ...: a program that tells by its exit code alone.
+run_program() {
+  local name=$1 status=0
+  shift
+  SECONDS=0
+  "$@" >"$logs/$name.log" 2>&1 || status=$?
+  table+=$(printf '\n%-28s %7d %7d %7d %8d' "$name" "$((status == 0))" 0 "$((status != 0))" "$SECONDS")
+  if [[ $status != 0 ]]; then
+    exit_code=1
+    table+=" exit code $status"
+    tail -n 20 "$logs/$name.log"
+  fi
+}
+
+# Gates of the configs make a run fail whose generation and training differ in one bit.
+run_loop() {
+  export GRPO_TEST_DEVICE=cuda
+  run_program golden_cases "$build/tests/golden_test" tests/data/golden
+  run_tests model_test 'Transformer*:Models/Transformer*' "$build/tests/model_test"
+  run_tests generation_test 'Engine*:All/Engine*' "$build/tests/generation_test"
+  run_tests rl_test 'Runs/OneRank*:-*FakeDevice*' "$build/tests/rl_test"
+  local precision
+  for precision in float32 bfloat16; do
+    run_program "demo_$precision" "$build/grpo_train" --config configs/demo_gtp2.yaml parallel.gtp_remat=1 \
+      parallel.device=cuda policy.precision=$precision grpo.max_num_steps=20 logger.overwrite=true \
+      logger.log_dir="$logs/demo_$precision"
+  done
+  run_program qwen0p5b_gtp1 "$build/grpo_train" --config configs/qwen0p5b_gtp1.yaml grpo.max_num_steps=5 \
+    logger.overwrite=true logger.log_dir="$logs/qwen0p5b_gtp1"
+}
+
 on_gpu='*Cuda*:-*WithoutDevices*'
 run_tests core_test "$on_gpu" "$build/tests/core_test"
 run_tests ops_test "$on_gpu" "$build/tests/ops_test"
@@ -58,6 +104,10 @@ if [[ $sanitize == 1 ]]; then
   for tool in memcheck racecheck; do
     run_tests "ops_test_$tool" "$harmless" compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/tests/ops_test"
   done
+fi
+
+if [[ -x "$build/grpo_train" ]]; then
+  run_loop
 fi
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1 || true
