@@ -44,7 +44,7 @@ std::string damaged(std::string bytes, uint64_t stream, uint64_t copy) {
   if (bytes.empty()) return bytes;
   const size_t place = draw(0, bytes.size());
   const size_t length = draw(1, std::min<size_t>(bytes.size() - place, 16) + 1);
-  constexpr std::string_view kNasty("\x00\xFF\x7F{}[]\":,-9e.\n\\", 17);
+  constexpr std::string_view kNasty("\x00\xFF\x7F{}[]\":,-9e.\n\\", 16);
   switch (copy % 4) {
     case 0:
       return bytes.substr(0, place);
