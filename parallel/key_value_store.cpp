@@ -79,7 +79,12 @@ class FileStore final : public KeyValueStore {
  public:
   explicit FileStore(const std::filesystem::path& folder) : folder_(folder) {
     std::error_code error;
-    std::filesystem::create_directories(folder_, error);  // a folder that is already there is fine
+    // A folder that is already there is fine. Another run that ends may remove the shared parent, once
+    // it is empty, between the making of the parent and of the folder itself.
+    for (int attempt = 0; attempt < 100; ++attempt) {
+      std::filesystem::create_directories(folder_, error);
+      if (error != std::errc::no_such_file_or_directory) break;
+    }
     if (!std::filesystem::is_directory(folder_)) {
       throw ConfigError(fmt::format("rendezvous folder {}: cannot be made: {}", folder_.string(),
                                     error ? error.message() : "a file is in the way"));
