@@ -107,11 +107,13 @@ void finish(const char* op, const Tensor& out, const Tensor& sums, const Tensor&
 }
 
 // Runs the product into `out`, or into a float32 copy that is then finished, where out is not
-// aligned or takes a bias that the library cannot add.
+// aligned, takes a bias that the library cannot add, or is bfloat16 and added to: the library rounds
+// such a product before it adds (seen on an H200).
 void multiply_into(MatrixProduct product, const Tensor& out, const Tensor& bias, OpContext& ctx) {
   const bool adds_bias_after = !bias.is_absent() && out.dtype() == DType::kFloat32;
   const bool fits = is_library_aligned(out) && product.m == out.size(0);
-  if (fits && !adds_bias_after) {
+  const bool adds_rounded = product.accumulate && out.dtype() == DType::kBfloat16;
+  if (fits && !adds_bias_after && !adds_rounded) {
     product.c = out.raw();
     product.c_dtype = out.dtype();
     product.c_stride = out.size(1);

@@ -174,7 +174,7 @@ using Variables = std::map<std::string, std::string>;
 // Starts the program once for each of `environments` and waits for all; their exit codes.
 std::vector<int> launch(const std::vector<Variables>& environments,
                         std::vector<std::string> arguments, const std::string& errors_path) {
-  arguments.insert(arguments.begin(), {GRPO_TRAIN_BINARY, "--config", "configs/demo_gtp2.yaml"});
+  arguments.insert(arguments.begin(), {GRPO_TRAIN_PROGRAM, "--config", "configs/demo_gtp2.yaml"});
   std::vector<pid_t> processes;
   for (const Variables& environment : environments) {
     processes.push_back(::fork());
@@ -186,7 +186,7 @@ std::vector<int> launch(const std::vector<Variables>& environments,
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
-    ::execv(GRPO_TRAIN_BINARY, argv.data());
+    ::execv(GRPO_TRAIN_PROGRAM, argv.data());
     ::_exit(99);
   }
   std::vector<int> codes;
