@@ -81,7 +81,7 @@ class FileStore final : public KeyValueStore {
     std::error_code error;
     // A folder that is already there is fine. Another run that ends may remove the shared parent, once
     // it is empty, between the making of the parent and of the folder itself.
-    for (int attempt = 0; attempt < 100; ++attempt) {
+    for (int attempt = 0; attempt < 1000; ++attempt) {
       std::filesystem::create_directories(folder_, error);
       if (error != std::errc::no_such_file_or_directory) break;
     }

@@ -86,6 +86,25 @@ TEST(KeyValueStore, FileStoreKeepsTheFirstValue) {
   }
 }
 
+TEST(KeyValueStore, FileStoreStandsAParentThatOtherRunsRemove) {
+  const TemporaryFolder folder;
+  const auto parent = folder.path() / "shared";
+  std::atomic<bool> is_over = false;
+  // As a run that ends: the parent goes whenever it is empty.
+  std::thread others([&] {
+    while (!is_over) {
+      ::rmdir(parent.c_str());
+      std::this_thread::sleep_for(std::chrono::microseconds(1));
+    }
+  });
+  for (int launch = 0; launch < 3000; ++launch) {
+    EXPECT_NO_THROW(make_file_store(parent / "launch"));
+    std::filesystem::remove_all(parent / "launch");
+  }
+  is_over = true;
+  others.join();
+}
+
 TEST(KeyValueStore, FileStoreRefusesAFileInTheWay) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "file";
