@@ -14,6 +14,7 @@
 #include "model/core/errors.h"
 #include "rl/trainer.h"
 #include "tests/app/scratch_folder.h"
+#include "tests/app/source_folder_test.h"
 
 namespace grpo::app {
 namespace {
@@ -30,22 +31,11 @@ std::vector<std::string> small_run(const std::string& log_dir) {
           "logger.num_samples_to_print=0", "logger.log_dir=" + log_dir};
 }
 
-class FailingRun : public ::testing::Test {
+class FailingRun : public SourceFolderTest {
  protected:
-  void SetUp() override {
-    ::alarm(100);  // a hang ends the program
-    start_folder_ = std::filesystem::current_path();
-    std::filesystem::current_path(GRPO_SOURCE_DIR);
-  }
-  void TearDown() override {
-    std::filesystem::current_path(start_folder_);
-    ::alarm(0);
-  }
+  FailingRun() : SourceFolderTest(GRPO_SOURCE_DIR) {}
 
   const ScratchFolder folder_;
-
- private:
-  std::filesystem::path start_folder_;
 };
 
 struct SilentRun final : public rl::RunObserver {

@@ -14,6 +14,7 @@
 #include "app/run_lock.h"
 #include "model/core/errors.h"
 #include "tests/app/scratch_folder.h"
+#include "tests/app/source_folder_test.h"
 
 namespace grpo::app {
 namespace {
@@ -26,17 +27,9 @@ struct Outcome {
   std::string errors;
 };
 
-class RunFolder : public ::testing::Test {
+class RunFolder : public SourceFolderTest {
  protected:
-  void SetUp() override {
-    ::alarm(100);  // a hang ends the program
-    start_folder_ = std::filesystem::current_path();
-    std::filesystem::current_path(GRPO_SOURCE_DIR);
-  }
-  void TearDown() override {
-    std::filesystem::current_path(start_folder_);
-    ::alarm(0);
-  }
+  RunFolder() : SourceFolderTest(GRPO_SOURCE_DIR) {}
 
   TrainOptions options(const std::vector<std::string>& overrides,
                        const std::optional<std::string>& resume) const {
@@ -90,9 +83,6 @@ class RunFolder : public ::testing::Test {
   }
 
   const ScratchFolder folder_;
-
- private:
-  std::filesystem::path start_folder_;
 };
 
 int64_t num_lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }

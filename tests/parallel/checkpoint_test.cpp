@@ -15,26 +15,14 @@
 
 #include "tests/model_fixture.h"
 #include "tests/run_ranks.h"
+#include "tests/temporary_folder.h"
 
 namespace grpo::parallel {
 namespace {
 
 using testing::RankContext;
+using testing::TemporaryFolder;
 using testing::TestModel;
-
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "grpo_ckpt_XXXXXX").string();
-    CHECK(mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  ~ScratchFolder() { std::filesystem::remove_all(path_); }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 // A model with an fp32 state array beside its weights; the array's values follow from the weights.
 struct Fixture {
@@ -92,7 +80,7 @@ class CheckpointLayouts : public ::testing::TestWithParam<std::pair<int, int>> {
 TEST_P(CheckpointLayouts, FilesDependOnTheModelAlone) {
   const auto [gtp, dp] = GetParam();
   for (const bool tied : {true, false}) {
-    const ScratchFolder scratch;
+    const TemporaryFolder scratch;
     const model::ModelConfig config = testing::odd_config(tied);
     save_at(scratch / "one", 1, 1, config, int64_t{1} << 20);
     save_at(scratch / "many", gtp, dp, config, 1000);
@@ -104,7 +92,7 @@ TEST_P(CheckpointLayouts, FilesDependOnTheModelAlone) {
 
 TEST_P(CheckpointLayouts, ReadsWhatAnotherLayoutSaved) {
   const auto [gtp, dp] = GetParam();
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const model::ModelConfig config = testing::odd_config();
   save_at(scratch / "saved", 2, 1, config, int64_t{1} << 20);
   testing::run_ranks(gtp * dp, [&, num_gtp = gtp, num_dp = dp](World& world) {
@@ -131,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(GtpAndDp, CheckpointLayouts,
 // A save that dies before its manifest leaves no checkpoint, and the next save of that step
 // replaces its remains.
 TEST(Checkpoint, WithoutManifestIsNoCheckpoint) {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   save_at(scratch / "step_3", 1, 1, testing::even_config(), int64_t{1} << 20);
   ASSERT_EQ(finished_checkpoints(scratch / "").size(), 1u);
   EXPECT_EQ(read_manifest(scratch / "step_3").step, 3);
@@ -147,7 +135,7 @@ TEST(Checkpoint, WithoutManifestIsNoCheckpoint) {
 
 // What is not ours is neither removed nor written into.
 TEST(Checkpoint, OnlyRemainsOfSavesAreRemoved) {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   std::filesystem::create_directories(scratch / "step_3");
   std::ofstream(scratch / "step_3/weights.bin") << "another program's";
   std::filesystem::create_directories(scratch / "step_4");
@@ -191,7 +179,7 @@ class DeletionOrder {
 // recognised: the marker goes last, in whatever order the folder lists its files.
 TEST(Checkpoint, ARemovalKeepsTheMarkerToItsEnd) {
   for (const bool manifest_comes_first : {true, false}) {
-    const ScratchFolder scratch;
+    const TemporaryFolder scratch;
     std::filesystem::create_directories(scratch / "step_3");
     if (manifest_comes_first) std::ofstream(scratch / "step_3/manifest.json") << "{}";
     for (int i = 0; i < 50; ++i)
@@ -209,7 +197,7 @@ TEST(Checkpoint, ARemovalKeepsTheMarkerToItsEnd) {
 // A rank's disk refuses in the middle: no manifest, none of that rank's files, and the earlier
 // checkpoint as it was.
 TEST(Checkpoint, AFailedSaveLeavesTheEarlierOne) {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   save_at(scratch / "step_3", 2, 1, testing::even_config(), 1000);
   const auto before = files_of(scratch / "step_3");
   rlimit limit{};
@@ -250,7 +238,7 @@ std::string read_error(const std::filesystem::path& folder) {
 // K: one flipped bit anywhere, a cut-off or missing file, and an edited manifest are found before a
 // tensor is used.
 TEST(Checkpoint, DamageIsFoundByChecksum) {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const auto fresh = [&] {
     save_at(scratch / "c", 2, 1, testing::odd_config(), 1000);
     EXPECT_EQ(read_error(scratch / "c"), "");
@@ -281,7 +269,7 @@ TEST(Checkpoint, DamageIsFoundByChecksum) {
 }
 
 TEST(Checkpoint, RanksShareTheVerification) {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   save_at(scratch / "c", 1, 1, testing::odd_config(), 1000);
   flip_byte(scratch / "c/layer_00001.safetensors", 3000);
   const CheckpointManifest manifest = read_manifest(scratch / "c");
@@ -310,7 +298,7 @@ std::string load_error(const std::filesystem::path& folder, const model::ModelCo
 }
 
 TEST(Checkpoint, SurplusIsRefused) {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const model::ModelConfig config = testing::odd_config();
   save_at(scratch / "c", 1, 1, config, int64_t{1} << 20);
   EXPECT_EQ(load_error(scratch / "c", config), "");
@@ -333,7 +321,7 @@ TEST(Checkpoint, SurplusIsRefused) {
 }
 
 TEST(Checkpoint, ValuesThatAreNotFiniteAreRefused) {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   testing::run_ranks(2, [&](World& world) {
     RankContext rank;
     Fixture fixture(rank, world, Mesh(1, 2, 1), testing::odd_config());
@@ -349,7 +337,7 @@ TEST(Checkpoint, ValuesThatAreNotFiniteAreRefused) {
 }
 
 TEST(Checkpoint, DamageAndOtherModelsAreNamed) {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   save_at(scratch / "saved", 1, 1, testing::odd_config(), int64_t{1} << 20);
   const auto load = [&](const model::ModelConfig& config) {
     testing::run_ranks(1, [&](World& world) {

@@ -11,28 +11,13 @@
 
 #include "parallel/key_value_store.h"
 #include "tests/run_ranks.h"
+#include "tests/temporary_folder.h"
 
 namespace grpo::parallel {
 namespace {
 
 using std::chrono::milliseconds;
-
-// A fresh folder that goes away with the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "grpo-world-XXXXXX").string();
-    CHECK(::mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
+using testing::TemporaryFolder;
 
 void check_store(KeyValueStore& store) {
   EXPECT_FALSE(store.get("key/1").has_value());

@@ -95,7 +95,7 @@ TEST(CheckpointingConfig, MetricsMayHaveNemoRlsNames) {
 // The lowest loss of three steps stays beside the newest checkpoint, also in a run that was
 // resumed.
 TEST(CheckpointRanking, ARunKeepsItsBest) {
-  const testing::RunFolder folder;
+  const testing::TemporaryFolder folder;
   const auto run = [&](int64_t num_steps, const std::optional<std::filesystem::path>& resume_from) {
     RunConfig config = testing::trained_run_config();
     config.algorithm = "sft";

@@ -95,7 +95,7 @@ TEST(EarlyStop, GoesOnFromItsState) {
 
 // No reward is above 1, so that nothing improves on the first step by more than 1.
 TEST(EarlyStop, EndsARunAndAResumedOneAtTheSameStep) {
-  const testing::RunFolder folder;
+  const testing::TemporaryFolder folder;
   RunConfig config = testing::trained_run_config();
   config.grpo.max_num_steps = 9;
   config.grpo.early_stop = {

@@ -14,6 +14,7 @@
 #include "tests/model_fixture.h"
 #include "tests/rl/trained_model.h"
 #include "tests/run_ranks.h"
+#include "tests/temporary_folder.h"
 
 namespace grpo {
 namespace {
@@ -23,9 +24,6 @@ using Scores = std::vector<std::vector<float>>;
 class ExportTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "grpo_export_XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     config_ = testing::trained_run_config();
     config_.grpo.max_num_steps = 2;
     config_.parallel.gtp_remat = 2;
@@ -35,7 +33,6 @@ class ExportTest : public ::testing::Test {
     testing::run_training(config_);
     std::ofstream(folder_ / "in.jsonl") << "{\"text\":\"1+2=3\"}\n{\"text\":\"97+96=193\"}\n";
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::vector<nlohmann::json> score(const std::string& model) const {
     const std::string output = (folder_ / "out.jsonl").string();
@@ -82,7 +79,7 @@ class ExportTest : public ::testing::Test {
     return scores;
   }
 
-  std::filesystem::path folder_;
+  const testing::TemporaryFolder folder_;
   rl::RunConfig config_;
 };
 
@@ -108,7 +105,7 @@ TEST_F(ExportTest, ScoresToTheRunsOwnBits) {
   for (const char* name : {"config.json", "model.safetensors"}) {
     std::filesystem::copy_file(testing::trained_model_directory() / name, folder_ / name);
   }
-  EXPECT_NE(score(folder_.string())[0]["logprobs"], lines[0]["logprobs"]);
+  EXPECT_NE(score(folder_.path().string())[0]["logprobs"], lines[0]["logprobs"]);
 }
 
 TEST_F(ExportTest, ADamagedCheckpointIsRefused) {

@@ -14,7 +14,7 @@ namespace {
 
 using testing::RecordedRun;
 using testing::run_training;
-using testing::RunFolder;
+using testing::TemporaryFolder;
 using testing::trained_run_config;
 
 rl::RunConfig checkpointed_config(const std::filesystem::path& folder, int64_t num_steps) {
@@ -35,7 +35,7 @@ rl::RunConfig checkpointed_config(const std::filesystem::path& folder, int64_t n
 }
 
 TEST(Resume, SameLayoutGoesOnByteForByte) {
-  const RunFolder scratch;
+  const TemporaryFolder scratch;
   const RecordedRun whole = run_training(checkpointed_config(scratch / "whole", 6));
   const RecordedRun first = run_training(checkpointed_config(scratch / "parts", 3));
   const RecordedRun second =
@@ -54,7 +54,7 @@ TEST(Resume, SameLayoutGoesOnByteForByte) {
 // The checkpoint of (gtp 2) read at other layouts: the next step's rollout and log-probabilities
 // have the same bits.
 TEST(Resume, OtherLayoutsStartFromTheSameBits) {
-  const RunFolder scratch;
+  const TemporaryFolder scratch;
   run_training(checkpointed_config(scratch / "run", 3));
   rl::RunConfig config = checkpointed_config(scratch / "run", 4);
   config.policy.train_global_batch_size = 32;
@@ -77,7 +77,7 @@ TEST(Resume, OtherLayoutsStartFromTheSameBits) {
 }
 
 TEST(Resume, AutoTakesTheNewestFinishedCheckpoint) {
-  const RunFolder scratch;
+  const TemporaryFolder scratch;
   EXPECT_EQ(rl::find_checkpoint("auto", scratch / "none"), std::nullopt);
   for (const char* step : {"step_9", "step_10", "step_11"}) {
     std::filesystem::create_directories(scratch / step);
@@ -105,7 +105,7 @@ std::string error_of(const std::function<void()>& action) {
 }
 
 TEST(Resume, AnotherModelOrSeedIsRefused) {
-  const RunFolder scratch;
+  const TemporaryFolder scratch;
   run_training(checkpointed_config(scratch / "run", 1));
   const auto resume_with = [&](const std::function<void(rl::RunConfig&)>& change) {
     rl::RunConfig config = checkpointed_config(scratch / "run", 2);
@@ -155,7 +155,7 @@ TEST(Resume, AnotherModelOrSeedIsRefused) {
 }
 
 TEST(Resume, AnotherTokenizerIsRefused) {
-  const RunFolder scratch;
+  const TemporaryFolder scratch;
   run_training(checkpointed_config(scratch / "run", 1));
   std::ofstream(scratch / "run/step_1/tokenizer.model", std::ios::app) << "x";
   const std::string error = error_of<DataError>(
@@ -176,7 +176,7 @@ rl::ResumePoint resume_point(const std::string& resume, const std::filesystem::p
 
 // K: auto passes over damage, loudly; a checkpoint that was named is not replaced by another one.
 TEST(Resume, DamagedCheckpointsArePassedOver) {
-  const RunFolder scratch;
+  const TemporaryFolder scratch;
   const std::filesystem::path run = scratch / "run";
   rl::RunConfig config = checkpointed_config(run, 3);
   config.checkpointing.save_period = 1;
@@ -211,7 +211,7 @@ TEST(Resume, DamagedCheckpointsArePassedOver) {
 
 // What a resumed run will make anew steps aside, so that a later --resume auto cannot take it.
 TEST(Resume, LaterCheckpointsAreSetAside) {
-  const RunFolder scratch;
+  const TemporaryFolder scratch;
   for (const char* step : {"step_2", "step_4", "step_6"}) {
     std::filesystem::create_directories(scratch / step);
     std::ofstream(scratch / step / "manifest.json") << "{}";

@@ -1,4 +1,4 @@
-// What tests of saved and resumed runs share: a scratch folder, files as text, metrics that belong
+// What tests of saved and resumed runs share: files as text, metrics that belong
 // to the machine.
 #pragma once
 
@@ -14,22 +14,9 @@
 
 #include "model/core/errors.h"
 #include "tests/rl/trained_model.h"
+#include "tests/temporary_folder.h"
 
 namespace grpo::testing {
-
-class RunFolder {
- public:
-  RunFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "grpo_run_XXXXXX").string();
-    CHECK(mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  ~RunFolder() { std::filesystem::remove_all(path_); }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline std::map<std::string, std::string> files_of(const std::filesystem::path& folder) {
   std::map<std::string, std::string> files;

@@ -11,7 +11,7 @@ namespace {
 
 using testing::RecordedRun;
 using testing::run_training;
-using testing::RunFolder;
+using testing::TemporaryFolder;
 using testing::trained_run_config;
 
 // Steps on the sums of the trained model's folder, from its weights.
@@ -133,7 +133,7 @@ TEST(Sft, ValidationBatchesBoundTheExamples) {
 }
 
 TEST(Sft, EachOfSeveralDatasetsIsReported) {
-  const RunFolder folder;
+  const TemporaryFolder folder;
   std::ofstream(folder / "one.jsonl") << "{\"q\": \"1+1=\", \"a\": \"2\"}\n";
   rl::RunConfig config = sft_config(1);
   config.sft.validation.val_at_start = true;
@@ -150,7 +150,7 @@ TEST(Sft, EachOfSeveralDatasetsIsReported) {
 }
 
 TEST(Sft, SameLayoutGoesOnByteForByte) {
-  const RunFolder folder;
+  const TemporaryFolder folder;
   const auto config_of = [&](const char* name, int64_t num_steps) {
     rl::RunConfig config = sft_config(num_steps);
     config.parallel.gtp_remat = 2;
@@ -181,7 +181,7 @@ TEST(Sft, SameLayoutGoesOnByteForByte) {
 
 // The same supervised steps as a warm start and as a run of their own lead GRPO to the same bits.
 TEST(Sft, StartsGrpo) {
-  const RunFolder folder;
+  const TemporaryFolder folder;
   rl::RunConfig sft = sft_config(3);
   sft.parallel.gtp_remat = 2;
   sft.policy.optimizer.kwargs.lr = 2e-3;
@@ -202,7 +202,7 @@ TEST(Sft, StartsGrpo) {
 }
 
 TEST(Sft, CheckpointsOfAnotherAlgorithmAreNotResumed) {
-  const RunFolder folder;
+  const TemporaryFolder folder;
   rl::RunConfig sft = sft_config(1);
   checkpoint_into(sft, folder / "sft", 1);
   run_training(sft);
@@ -213,7 +213,7 @@ TEST(Sft, CheckpointsOfAnotherAlgorithmAreNotResumed) {
 }
 
 TEST(Sft, AnExampleThatDoesNotFitIsNamed) {
-  const RunFolder folder;
+  const TemporaryFolder folder;
   std::ofstream(folder / "long.jsonl")
       << "{\"question\": \"1+1=\", \"answer\": \"2\"}\n"
       << "{\"question\": \"1+1=\", \"answer\": \"222222222222222\"}\n";

@@ -13,22 +13,11 @@
 #include "rl/warm_start.h"
 #include "tests/model_fixture.h"
 #include "tests/run_ranks.h"
+#include "tests/temporary_folder.h"
 
 namespace grpo::testing {
 
 namespace {
-
-// The folder goes away with the process.
-struct ScratchDirectory {
-  ScratchDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "grpo_model_XXXXXX").string();
-    CHECK(mkdtemp(pattern.data()) != nullptr);
-    path = pattern;
-  }
-  ~ScratchDirectory() { std::filesystem::remove_all(path); }
-
-  std::filesystem::path path;
-};
 
 // Sums of one, two and three digits.
 void write_sums(const std::filesystem::path& path) {
@@ -105,10 +94,10 @@ void write_trained_model(const std::filesystem::path& directory) {
 }  // namespace
 
 const std::filesystem::path& trained_model_directory() {
-  static const ScratchDirectory scratch;
+  static const TemporaryFolder scratch;
   static std::once_flag once;
-  std::call_once(once, [] { write_trained_model(scratch.path); });
-  return scratch.path;
+  std::call_once(once, [] { write_trained_model(scratch.path()); });
+  return scratch.path();
 }
 
 rl::RunConfig trained_run_config() {

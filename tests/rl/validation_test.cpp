@@ -12,7 +12,7 @@ namespace {
 
 using testing::RecordedRun;
 using testing::run_training;
-using testing::RunFolder;
+using testing::TemporaryFolder;
 using testing::trained_run_config;
 
 TEST(ValidationMetrics, AgreeWithHandCounts) {
@@ -85,7 +85,7 @@ TEST(Validation, AccuracyIsTheRewardOfItsOwnDrawsOfThePolicyAsItIs) {
 }
 
 TEST(Validation, TrainingHasTheSameBitsWithoutIt) {
-  const RunFolder folder;
+  const TemporaryFolder folder;
   rl::RunConfig config = validated_config(4);
   config.parallel.gtp_remat = 2;
   config.checkpointing.enabled = true;
@@ -120,7 +120,7 @@ TEST(Validation, HasTheSameBitsUnderEveryLayoutAndBatchSize) {
 }
 
 TEST(Validation, DatasetsAreReportedEach) {
-  const RunFolder folder;
+  const TemporaryFolder folder;
   std::ofstream(folder / "none.jsonl") << "{\"question\": \"1+1=\", \"answer\": \"x\"}\n";
   rl::RunConfig config = validated_config(1);
   config.data.validation.push_back({.name = "none", .path = folder / "none.jsonl"});
@@ -133,7 +133,7 @@ TEST(Validation, DatasetsAreReportedEach) {
 }
 
 TEST(Validation, ResumedRunsGoOnByteForByte) {
-  const RunFolder folder;
+  const TemporaryFolder folder;
   const auto config_of = [&](const char* name, int64_t num_steps) {
     rl::RunConfig config = validated_config(num_steps);
     config.parallel.gtp_remat = 2;
@@ -164,7 +164,7 @@ TEST(Validation, GatesLookAtTheStepsThatHaveIt) {
 }
 
 TEST(Validation, ACheckpointWithoutTheMetricIsSaidToRankLast) {
-  const RunFolder folder;
+  const TemporaryFolder folder;
   rl::RunConfig config = validated_config(3);
   config.checkpointing.enabled = true;
   config.checkpointing.checkpoint_dir = (folder / "run").string();
