@@ -63,7 +63,8 @@ class Parser {
                   "print the table of all config keys (Markdown)")
         ->disable_flag_override();
     app_.add_option("--resume", train_.resume,
-                    "go on from this checkpoint (or the newest in this folder); auto: from the run's newest, "
+                    "go on from this checkpoint (or the newest in this folder); auto: from the "
+                    "run's newest, "
                     "or start fresh")
         ->type_name("DIR|auto");
     add_overrides(app_, train_.overrides);
@@ -179,7 +180,8 @@ class Parser {
   }
 
   void add_export() {
-    export_app_ = app_.add_subcommand("export", "a checkpoint's weights as a Hugging Face directory");
+    export_app_ =
+        app_.add_subcommand("export", "a checkpoint's weights as a Hugging Face directory");
     add_path(*export_app_, "--checkpoint", export_.checkpoint, "folder step_N, or a folder of them",
              "DIR");
     add_path(*export_app_, "--output", export_.output_dir, "folder to write", "DIR");

@@ -14,7 +14,7 @@ struct TrainOptions {
   std::string config_path;
   std::optional<int> num_local_ranks;  // --nproc; empty: from the environment or the config's mesh
   bool check_only = false;
-  std::optional<std::string> resume;  // --resume: a checkpoint, a folder of them, or "auto"
+  std::optional<std::string> resume;   // --resume: a checkpoint, a folder of them, or "auto"
   std::vector<std::string> overrides;  // "key.path=value"
 };
 

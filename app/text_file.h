@@ -29,8 +29,8 @@ class LineFile {
   int64_t num_bytes_ = 0;  // whole lines
 };
 
-// The whole of a command's output. Throws DataError when it cannot be written (a full disk, a closed
-// pipe).
+// The whole of a command's output. Throws DataError when it cannot be written (a full disk, a
+// closed pipe).
 void write_standard_output(const std::string& text);
 
 // Writes the file anew, or the one that a symbolic link names: readers see the old content or the

@@ -15,7 +15,8 @@ namespace {
 
 std::vector<int32_t> token_ids(const nlohmann::json& values, int64_t vocab_size) {
   if (!values.is_array()) {
-    throw DataError(fmt::format("\"tokens\" is {}; allowed: a list of token ids", values.type_name()));
+    throw DataError(
+        fmt::format("\"tokens\" is {}; allowed: a list of token ids", values.type_name()));
   }
   std::vector<int32_t> tokens;
   for (const nlohmann::json& value : values) {

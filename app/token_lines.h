@@ -18,8 +18,9 @@ struct TokenLinesOptions {
   int64_t max_tokens;
 };
 
-// Every line's tokens, in order. Throws DataError with file and line: not JSON, neither "tokens" nor the text key, or
-// both, no tokens, ids outside the vocabulary, more tokens than allowed, text without a tokenizer, no line at all.
+// Every line's tokens, in order. Throws DataError with file and line: not JSON, neither "tokens"
+// nor the text key, or both, no tokens, ids outside the vocabulary, more tokens than allowed, text
+// without a tokenizer, no line at all.
 std::vector<std::vector<int32_t>> read_token_lines(const std::filesystem::path& path,
                                                    const TokenLinesOptions& options,
                                                    const model::Tokenizer* tokenizer);

@@ -33,8 +33,8 @@ struct ModelConfig {
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
 };
 
-// Bounds that the values of a model keep, whoever states them. Below the least epsilon the norm of a
-// zero row is infinite in float32.
+// Bounds that the values of a model keep, whoever states them. Below the least epsilon the norm of
+// a zero row is infinite in float32.
 inline constexpr int64_t kHeadDimMultiple = 8;
 inline constexpr double kLeastRmsNormEps = 1e-30;
 inline constexpr double kLargestRopeTheta = 1e12;
@@ -57,7 +57,8 @@ void validate(const ModelConfig& config, const std::string& where);
 // name.
 ModelConfig read_model_config(const std::filesystem::path& directory);
 
-// The first field that differs, by its key in config.json, with both values; nullopt for equal ones.
+// The first field that differs, by its key in config.json, with both values; nullopt for equal
+// ones.
 struct ConfigDifference {
   std::string key;
   std::string a;

@@ -4,8 +4,6 @@
 
 #include "model/core/host_transfer.h"
 
-#include <algorithm>
-
 namespace grpo::model {
 
 PackedBatch::PackedBatch(std::span<const PackedSequence> sequences, Allocator& allocator)

@@ -34,7 +34,8 @@ Transformer::Transformer(const ModelConfig& config, const TransformerParameters&
     : config_(config),
       parameters_(parameters),
       store_(store),
-      rope_table_(allocator, "rope_table", DType::kFloat32, {options.max_positions, config.head_dim}),
+      rope_table_(allocator, "rope_table", DType::kFloat32,
+                  {options.max_positions, config.head_dim}),
       head_(parameters.head, config.vocab_size, options.head_chunk_rows),
       score_schedule_({}),
       train_single_pass_schedule_({}),
@@ -94,7 +95,8 @@ void Transformer::embed(Pass& pass, const Tensor& x, const Tensor& tokens, OpCon
 void Transformer::final_norm(Pass& pass, const Tensor& out, const Tensor& rstd, const Tensor& x,
                              OpContext& ctx) {
   const MaterializedWeight weight = pass.use(parameters_.final_norm);
-  ops::rms_norm_forward(out, rstd, x, weight.tensor(), static_cast<float>(config_.rms_norm_eps), ctx);
+  ops::rms_norm_forward(out, rstd, x, weight.tensor(), static_cast<float>(config_.rms_norm_eps),
+                        ctx);
 }
 
 KvView Transformer::packed_kv(const PackedBatch& batch, OpContext& ctx) const {
@@ -119,16 +121,14 @@ void Transformer::score(const ops::TokenLogprobs& out, const PackedBatch& batch,
   embed(*pass, x, batch.tokens, ctx);
   for (size_t i = 0; i < attention_.size(); ++i) {
     const Workspace::Scope layer_scope(ctx.workspace);
-    const LayerInputs inputs{.positions = batch.positions,
-                             .rope_table = rope_table_,
-                             .kv = packed_kv(batch, ctx)};
+    const LayerInputs inputs{
+        .positions = batch.positions, .rope_table = rope_table_, .kv = packed_kv(batch, ctx)};
     attention_[i].forward(*pass, x, inputs, nullptr, ctx);
     mlp_[i].forward(*pass, x, nullptr, ctx);
   }
   const Tensor normed = ctx.workspace.take(x.dtype(), x.shape());
   final_norm(*pass, normed, Tensor(), x, ctx);
-  const Tensor picked =
-      ctx.workspace.take(x.dtype(), {batch.num_predicted(), config_.hidden_size});
+  const Tensor picked = ctx.workspace.take(x.dtype(), {batch.num_predicted(), config_.hidden_size});
   ops::gather_rows(picked, normed, batch.predicted_rows, ctx);
   head_.score(*pass, out, picked, head_targets(batch, inv_temperature, cut_check), ctx);
   pass->finish();
@@ -141,8 +141,7 @@ Tensor Transformer::train_head(Pass& pass, const PackedBatch& batch, const Tenso
   const Tensor rstd = ctx.workspace.take(DType::kFloat32, {x.size(0)});
   const Tensor normed = ctx.workspace.take(x.dtype(), x.shape());
   final_norm(pass, normed, rstd, x, ctx);
-  const Tensor picked =
-      ctx.workspace.take(x.dtype(), {batch.num_predicted(), config_.hidden_size});
+  const Tensor picked = ctx.workspace.take(x.dtype(), {batch.num_predicted(), config_.hidden_size});
   ops::gather_rows(picked, normed, batch.predicted_rows, ctx);
   const Tensor dpicked = ctx.workspace.take(x.dtype(), picked.shape());
   head_.train(pass, dpicked, picked, targets, loss, ctx);
@@ -169,7 +168,8 @@ void Transformer::train(const PackedBatch& batch, float inv_temperature, TokenLo
     attention_[i].forward(*pass, x, inputs, &saved[i].attention, ctx);
     mlp_[i].forward(*pass, x, &saved[i].mlp, ctx);
   }
-  const Tensor dx = train_head(*pass, batch, x, head_targets(batch, inv_temperature, cut_check), loss, ctx);
+  const Tensor dx =
+      train_head(*pass, batch, x, head_targets(batch, inv_temperature, cut_check), loss, ctx);
   for (size_t i = attention_.size(); i-- > 0;) {
     mlp_[i].backward(*pass, dx, saved[i].mlp, ctx);
     inputs.kv = saved[i].kv;

@@ -1,5 +1,6 @@
-// Transformer: a Qwen2-style decoder over a ParameterStore. Single-device code: it sees whole weights and never
-// names a process group. One forward serves training, scoring, prefill and decode.
+// Transformer: a Qwen2-style decoder over a ParameterStore. Single-device code: it sees whole
+// weights and never names a process group. One forward serves training, scoring, prefill and
+// decode.
 #pragma once
 
 #include <memory>
@@ -23,12 +24,12 @@ struct CachedRows {
   KvView kv;                 // keys and values unset; the rest describes the N rows
   std::vector<Tensor> keys;  // [L] of [num_slots, G, K]
   std::vector<Tensor> values;
-  Tensor logit_rows;         // [M] int32: rows whose logits are wanted
+  Tensor logit_rows;  // [M] int32: rows whose logits are wanted
 };
 
 struct TransformerOptions {
-  int64_t max_positions;     // rows of the RoPE table
-  int64_t head_chunk_rows;   // rows of logits that exist at once
+  int64_t max_positions;    // rows of the RoPE table
+  int64_t head_chunk_rows;  // rows of logits that exist at once
 };
 
 // Owned by whoever owns the store; one thread. The store outlives it.
@@ -40,7 +41,8 @@ class Transformer {
   const ModelConfig& config() const { return config_; }
   ParameterStore& store() { return store_; }
 
-  // Log-probabilities of the batch's targets; a forward-only pass. R predicted rows. `cut_check` may be null.
+  // Log-probabilities of the batch's targets; a forward-only pass. R predicted rows. `cut_check`
+  // may be null.
   void score(const ops::TokenLogprobs& out,  // [R] float32 each
              const PackedBatch& batch, float inv_temperature, CutCheck* cut_check, OpContext& ctx);
 
@@ -68,9 +70,10 @@ class Transformer {
   UseSchedule make_train_schedule(bool token_local) const;
   void embed(Pass& pass, const Tensor& x, const Tensor& tokens, OpContext& ctx);
   KvView packed_kv(const PackedBatch& batch, OpContext& ctx) const;
-  void final_norm(Pass& pass, const Tensor& out, const Tensor& rstd, const Tensor& x, OpContext& ctx);
-  Tensor train_head(Pass& pass, const PackedBatch& batch, const Tensor& x, const HeadTargets& targets,
-                    TokenLoss& loss, OpContext& ctx);
+  void final_norm(Pass& pass, const Tensor& out, const Tensor& rstd, const Tensor& x,
+                  OpContext& ctx);
+  Tensor train_head(Pass& pass, const PackedBatch& batch, const Tensor& x,
+                    const HeadTargets& targets, TokenLoss& loss, OpContext& ctx);
 
   ModelConfig config_;
   TransformerParameters parameters_;

@@ -48,7 +48,9 @@ LogicalTensor matrix_part(std::string name, int64_t rows, int64_t cols) {
   return {std::move(name), rows, cols, false};
 }
 
-LogicalTensor vector_part(std::string name, int64_t rows) { return {std::move(name), rows, 1, true}; }
+LogicalTensor vector_part(std::string name, int64_t rows) {
+  return {std::move(name), rows, 1, true};
+}
 
 LayerParameters add_layer(SpecBuilder& builder, const ModelConfig& c, int64_t index) {
   const std::string hf = fmt::format("model.layers.{}.", index);
@@ -57,8 +59,9 @@ LayerParameters add_layer(SpecBuilder& builder, const ModelConfig& c, int64_t in
   const int64_t f = c.intermediate_size;
   const std::string attn = hf + "self_attn.";
   LayerParameters layer;
-  layer.input_norm = builder.vector(own + "input_norm", {vector_part(hf + "input_layernorm.weight", d)},
-                                    TpCut::kReplicated, InitKind::kOnes);
+  layer.input_norm =
+      builder.vector(own + "input_norm", {vector_part(hf + "input_layernorm.weight", d)},
+                     TpCut::kReplicated, InitKind::kOnes);
   layer.qkv_weight = builder.matrix(own + "qkv.weight",
                                     {matrix_part(attn + "q_proj.weight", c.q_size(), d),
                                      matrix_part(attn + "k_proj.weight", c.kv_size(), d),
@@ -69,8 +72,8 @@ LayerParameters add_layer(SpecBuilder& builder, const ModelConfig& c, int64_t in
                                    vector_part(attn + "k_proj.bias", c.kv_size()),
                                    vector_part(attn + "v_proj.bias", c.kv_size())},
                                   TpCut::kRows, InitKind::kZeros);
-  layer.o_weight = builder.matrix(own + "o.weight", {matrix_part(attn + "o_proj.weight", d, c.q_size())},
-                                  TpCut::kColumns);
+  layer.o_weight = builder.matrix(
+      own + "o.weight", {matrix_part(attn + "o_proj.weight", d, c.q_size())}, TpCut::kColumns);
   layer.post_norm =
       builder.vector(own + "post_norm", {vector_part(hf + "post_attention_layernorm.weight", d)},
                      TpCut::kReplicated, InitKind::kOnes);
@@ -90,17 +93,17 @@ TransformerParameters make_transformer_parameters(const ModelConfig& config, flo
   TransformerParameters parameters;
   const int64_t v = config.vocab_size;
   const int64_t d = config.hidden_size;
-  parameters.embedding = builder.matrix("embedding", {matrix_part("model.embed_tokens.weight", v, d)},
-                                        TpCut::kPaddedRows);
+  parameters.embedding = builder.matrix(
+      "embedding", {matrix_part("model.embed_tokens.weight", v, d)}, TpCut::kPaddedRows);
   for (int64_t i = 0; i < config.num_layers; ++i) {
     parameters.layers.push_back(add_layer(builder, config, i));
   }
   parameters.final_norm = builder.vector("final_norm", {vector_part("model.norm.weight", d)},
                                          TpCut::kReplicated, InitKind::kOnes);
-  parameters.head = config.tie_word_embeddings
-                        ? parameters.embedding
-                        : builder.matrix("head", {matrix_part("lm_head.weight", v, d)},
-                                         TpCut::kPaddedRows);
+  parameters.head =
+      config.tie_word_embeddings
+          ? parameters.embedding
+          : builder.matrix("head", {matrix_part("lm_head.weight", v, d)}, TpCut::kPaddedRows);
   parameters.specs = builder.take();
   return parameters;
 }

@@ -50,7 +50,8 @@ void add_weights(CheckpointContent& content, const std::string& prefix,
         spec.gtp == GtpPlacement::kReplicated && groups.gtp_remat.rank() != 0;
     for (const Region& region : store.layout(id).regions) {
       const LogicalTensor& part = spec.parts[static_cast<size_t>(region.part)];
-      CHECK(region.num_cols == part.cols, "checkpoints of column cuts come with tensor parallelism");
+      CHECK(region.num_cols == part.cols,
+            "checkpoints of column cuts come with tensor parallelism");
       const Tensor rows = store.shard(id).rows(region.stored_row, region.num_rows);
       content.pieces.push_back({.tensor = first_tensor + static_cast<size_t>(region.part),
                                 .first_element = region.logical_row * part.cols,
@@ -63,8 +64,9 @@ void add_weights(CheckpointContent& content, const std::string& prefix,
 void add_owned_state(CheckpointContent& content, const ShardedParameterStore& store,
                      const std::vector<StateArray>& arrays) {
   for (const StateArray& array : arrays) {
-    CHECK(array.values.num_elements() == store.num_owned_elements(), "{} elements of '{}', {} owned",
-          array.values.num_elements(), array.prefix, store.num_owned_elements());
+    CHECK(array.values.num_elements() == store.num_owned_elements(),
+          "{} elements of '{}', {} owned", array.values.num_elements(), array.prefix,
+          store.num_owned_elements());
     std::vector<size_t> first_tensor;
     for (const ParameterSpec& spec : store.specs()) {
       first_tensor.push_back(content.tensors.size());
@@ -75,11 +77,10 @@ void add_owned_state(CheckpointContent& content, const ShardedParameterStore& st
     for (const OwnedSpan& span : store.owned_spans()) {
       const auto parameter = static_cast<size_t>(span.parameter);
       const LogicalTensor& part = store.specs()[parameter].parts[static_cast<size_t>(span.part)];
-      content.pieces.push_back(
-          {.tensor = first_tensor[parameter] + static_cast<size_t>(span.part),
-           .first_element = span.logical_row * part.cols + span.logical_col,
-           .values = array.values.rows(span.state_offset, span.num_elements),
-           .is_writer = span.counts_in_norm});
+      content.pieces.push_back({.tensor = first_tensor[parameter] + static_cast<size_t>(span.part),
+                                .first_element = span.logical_row * part.cols + span.logical_col,
+                                .values = array.values.rows(span.state_offset, span.num_elements),
+                                .is_writer = span.counts_in_norm});
     }
   }
 }

@@ -26,8 +26,8 @@ using std::chrono::milliseconds;
 using Kind = TransportError::Kind;
 
 milliseconds time_left(SteadyClock::time_point deadline) {
-  // Never negative: gloo reads -1 ms as "the default timeout". Rounded up: a wait that ends before its deadline would
-  // look like a closed connection.
+  // Never negative: gloo reads -1 ms as "the default timeout". Rounded up: a wait that ends before
+  // its deadline would look like a closed connection.
   return std::max(milliseconds(0), std::chrono::ceil<milliseconds>(deadline - SteadyClock::now()));
 }
 

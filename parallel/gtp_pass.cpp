@@ -24,8 +24,8 @@ const ParameterUse& GtpPass::expect_next(ParameterId parameter, const char* call
   const std::string& name = store_.specs_[static_cast<size_t>(parameter)].name;
   CHECK(cursor_ < schedule_.uses().size(), "{}({}) after the schedule's end", call, name);
   const ParameterUse& next = schedule_.uses()[cursor_];
-  CHECK(next.parameter == parameter, "{}({}) at use {}, where the schedule has {}", call, name, cursor_,
-        store_.specs_[static_cast<size_t>(next.parameter)].name);
+  CHECK(next.parameter == parameter, "{}({}) at use {}, where the schedule has {}", call, name,
+        cursor_, store_.specs_[static_cast<size_t>(next.parameter)].name);
   return next;
 }
 
@@ -61,8 +61,8 @@ Tensor GtpPass::gather(ParameterId parameter) {
   const size_t full_bytes = static_cast<size_t>(full_elements) * dtype_size_bytes(store_.dtype_);
   Buffer buffer = store_.buffers_.take(full_bytes);
   const Tensor full(buffer.data(), store_.dtype_, {full_elements}, buffer.device());
-  store_.groups_.gtp_remat.communicator().all_gather(
-      full, shard.reshaped({shard.num_elements()}), Stream::none());
+  store_.groups_.gtp_remat.communicator().all_gather(full, shard.reshaped({shard.num_elements()}),
+                                                     Stream::none());
   ++store_.counters_.gathers;
   store_.counters_.gathered_bytes += static_cast<int64_t>(full_bytes);
   void* data = buffer.data();
@@ -92,7 +92,8 @@ GradientView GtpPass::begin_grad(ParameterId parameter) {
     pending.buffer = store_.buffers_.take(
         static_cast<size_t>(entry.layout.padded_rows * entry.layout.cols) * sizeof(float));
   }
-  return {visible(parameter, pending.buffer.data(), DType::kFloat32), pending.num_contributions > 0};
+  return {visible(parameter, pending.buffer.data(), DType::kFloat32),
+          pending.num_contributions > 0};
 }
 
 void GtpPass::finish_grad(ParameterId parameter) {
@@ -132,8 +133,10 @@ void GtpPass::reduce_scatter(ParameterId parameter, Buffer buffer) {
 void GtpPass::finish() {
   CHECK(cursor_ == schedule_.uses().size() && !grad_open_ && !read_done_,
         "pass over '{}' ended at use {} of {}", store_.name(), cursor_, schedule_.uses().size());
-  CHECK(gathered_.empty(), "{} weights of '{}' are still materialized", gathered_.size(), store_.name());
-  CHECK(pending_.empty(), "{} gradients of '{}' wait for contributions", pending_.size(), store_.name());
+  CHECK(gathered_.empty(), "{} weights of '{}' are still materialized", gathered_.size(),
+        store_.name());
+  CHECK(pending_.empty(), "{} gradients of '{}' wait for contributions", pending_.size(),
+        store_.name());
 }
 
 }  // namespace grpo::parallel

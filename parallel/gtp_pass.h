@@ -1,5 +1,5 @@
-// GtpPass: one run through a UseSchedule over a ShardedParameterStore: gathers just before use, frees after,
-// reduce-scatters a gradient after its last scheduled contribution.
+// GtpPass: one run through a UseSchedule over a ShardedParameterStore: gathers just before use,
+// frees after, reduce-scatters a gradient after its last scheduled contribution.
 #pragma once
 
 #include <map>
@@ -34,11 +34,12 @@ class GtpPass : public Pass {
 
   ShardedParameterStore& store_;
   const UseSchedule& schedule_;
-  size_t cursor_ = 0;          // the use that comes next, or is in progress
-  bool read_done_ = false;     // of a use that reads and contributes
-  bool grad_open_ = false;     // between begin_grad and finish_grad
-  std::vector<int> contributions_;                  // scheduled, per parameter
-  std::vector<std::pair<ParameterId, Buffer>> gathered_;  // materialized now; buffer empty for a local view
+  size_t cursor_ = 0;               // the use that comes next, or is in progress
+  bool read_done_ = false;          // of a use that reads and contributes
+  bool grad_open_ = false;          // between begin_grad and finish_grad
+  std::vector<int> contributions_;  // scheduled, per parameter
+  std::vector<std::pair<ParameterId, Buffer>>
+      gathered_;  // materialized now; buffer empty for a local view
   std::map<ParameterId, PendingGradient> pending_;
 };
 

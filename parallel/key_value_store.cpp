@@ -79,8 +79,8 @@ class FileStore final : public KeyValueStore {
  public:
   explicit FileStore(const std::filesystem::path& folder) : folder_(folder) {
     std::error_code error;
-    // A folder that is already there is fine. Another run that ends may remove the shared parent, once
-    // it is empty, between the making of the parent and of the folder itself.
+    // A folder that is already there is fine. Another run that ends may remove the shared parent,
+    // once it is empty, between the making of the parent and of the folder itself.
     for (int attempt = 0; attempt < 1000; ++attempt) {
       std::filesystem::create_directories(folder_, error);
       if (error != std::errc::no_such_file_or_directory) break;

@@ -1,5 +1,5 @@
-// KeyValueStore: the few bytes ranks exchange outside collectives: addresses at start, the first failure, and
-// who waits for whom when something hangs.
+// KeyValueStore: the few bytes ranks exchange outside collectives: addresses at start, the first
+// failure, and who waits for whom when something hangs.
 #pragma once
 
 #include <chrono>
@@ -26,8 +26,9 @@ class KeyValueStore {
 // Within one process: ranks as threads.
 std::shared_ptr<KeyValueStore> make_memory_store();
 
-// In a folder that every rank can reach; a key is a file made by an atomic link. The folder must be fresh for
-// each launch (its name carries a nonce). Throws ConfigError when it cannot be made or written.
+// In a folder that every rank can reach; a key is a file made by an atomic link. The folder must be
+// fresh for each launch (its name carries a nonce). Throws ConfigError when it cannot be made or
+// written.
 std::shared_ptr<KeyValueStore> make_file_store(const std::filesystem::path& folder);
 
 }  // namespace grpo::parallel

@@ -11,7 +11,8 @@ void ParallelConfig::visit(ConfigVisitor& visitor) {
   visitor.field("data", data, "replicas of a shard; 0 takes world size / (tensor x gtp_remat)");
   visitor.field("gtp_alignment", gtp_alignment, "rows of a shard are padded to a multiple of this");
   visitor.field("timeout_s", timeout_s, "seconds a rank waits for a peer before the run stops");
-  visitor.field("device", device, "cpu, cuda, or auto: a GPU where there is one that this build can use");
+  visitor.field("device", device,
+                "cpu, cuda, or auto: a GPU where there is one that this build can use");
 }
 
 void ParallelConfig::validate(const ConfigVisitor& visitor) const {

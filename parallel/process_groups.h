@@ -1,5 +1,5 @@
-// ProcessGroups: every axis stated, as a group or as off. Nothing is global and nothing has a default, so a model
-// cannot inherit another's layout.
+// ProcessGroups: every axis stated, as a group or as off. Nothing is global and nothing has a
+// default, so a model cannot inherit another's layout.
 #pragma once
 
 #include <memory>
@@ -31,8 +31,8 @@ class AxisGroup {
   std::shared_ptr<Communicator> communicator_;
 };
 
-// AxisGroup cannot be default-made, so leaving an axis out, or adding one later, is a compile error wherever a
-// collection is built.
+// AxisGroup cannot be default-made, so leaving an axis out, or adding one later, is a compile error
+// wherever a collection is built.
 struct ProcessGroups {
   AxisGroup tp;
   AxisGroup gtp_remat;
@@ -47,7 +47,8 @@ struct ProcessGroups {
 // Groups of a training layout (policy, reference).
 ProcessGroups make_training_groups(World& world, const Mesh& mesh, int64_t gtp_alignment);
 
-// Groups of generation: a whole model on every rank. tp and gtp_remat are off; every rank is a replica.
+// Groups of generation: a whole model on every rank. tp and gtp_remat are off; every rank is a
+// replica.
 ProcessGroups make_generation_groups(World& world);
 
 }  // namespace grpo::parallel

@@ -10,8 +10,8 @@ namespace {
 
 int64_t divide_exactly(int64_t size, int tp_size, const std::string& name, const char* what) {
   if (size % tp_size != 0) {
-    throw ConfigError(
-        fmt::format("{} of '{}', {}, do not divide over parallel.tensor = {}", what, name, size, tp_size));
+    throw ConfigError(fmt::format("{} of '{}', {}, do not divide over parallel.tensor = {}", what,
+                                  name, size, tp_size));
   }
   return size / tp_size;
 }

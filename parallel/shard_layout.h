@@ -1,5 +1,5 @@
-// ShardLayout: which logical rows and columns of a parameter a rank holds, and where. The only code that computes
-// a shard size.
+// ShardLayout: which logical rows and columns of a parameter a rank holds, and where. The only code
+// that computes a shard size.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,23 @@ struct ShardCoordinate {
   int64_t gtp_alignment;  // rows; a shard's rows are a multiple of it
 };
 
-// A rectangle of one logical tensor and its place in a rank's storage. Rows that no region covers are padding.
+// A rectangle of one logical tensor and its place in a rank's storage. Rows that no region covers
+// are padding.
 struct Region {
   int part;             // index into ParameterSpec::parts
   int64_t logical_row;  // first row in the logical tensor
   int64_t logical_col;
   int64_t num_rows;
-  int64_t num_cols;   // always the storage's full width
-  int64_t stored_row; // first row in the rank's shard
+  int64_t num_cols;    // always the storage's full width
+  int64_t stored_row;  // first row in the rank's shard
 
   friend bool operator==(const Region&, const Region&) = default;
 };
 
 struct ShardLayout {
-  int64_t tp_rows;      // rows of the whole TP-local parameter, a padded vocabulary's padding included
-  int64_t padded_rows;  // rows gathered over gtp: tp_rows rounded up to alignment x gtp (tp_rows if replicated)
+  int64_t tp_rows;  // rows of the whole TP-local parameter, a padded vocabulary's padding included
+  int64_t padded_rows;  // rows gathered over gtp: tp_rows rounded up to alignment x gtp (tp_rows if
+                        // replicated)
   int64_t shard_rows;   // rows stored on a rank
   int64_t cols;         // columns stored
   std::vector<Region> regions;  // what this rank's shard holds, ascending in stored_row
@@ -43,7 +45,8 @@ struct ShardLayout {
 // Throws ConfigError when a tensor does not divide over tp (name, rows, degree).
 ShardLayout compute_shard_layout(const ParameterSpec& spec, const ShardCoordinate& coordinate);
 
-// The regions of the whole TP-local parameter, as gathered (stored_row counts from the gathered start).
+// The regions of the whole TP-local parameter, as gathered (stored_row counts from the gathered
+// start).
 std::vector<Region> tp_local_regions(const ParameterSpec& spec, int tp_size, int tp_rank);
 
 }  // namespace grpo::parallel

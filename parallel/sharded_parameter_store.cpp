@@ -9,7 +9,9 @@ namespace grpo::parallel {
 
 namespace {
 
-Tensor elements(const Tensor& flat, int64_t begin, int64_t count) { return flat.rows(begin, count); }
+Tensor elements(const Tensor& flat, int64_t begin, int64_t count) {
+  return flat.rows(begin, count);
+}
 
 }  // namespace
 
@@ -42,16 +44,16 @@ void ShardedParameterStore::place_parameters(Allocator& allocator, Gradients gra
     entries_.push_back(std::move(entry));
   }
   const int64_t dp = groups_.dp.size();
-  for (auto [arena, total] : {std::pair{&sharded_, sharded_elements},
-                              std::pair{&replicated_, replicated_elements}}) {
+  for (auto [arena, total] :
+       {std::pair{&sharded_, sharded_elements}, std::pair{&replicated_, replicated_elements}}) {
     arena->chunk_elements = (total + dp - 1) / dp;
     const int64_t size = arena->chunk_elements * dp;
     arena->weights = OwnedTensor(allocator, name_ + "/weights", dtype_, {size});
     if (gradients == Gradients::kNone) continue;
     arena->gradients = OwnedTensor(allocator, name_ + "/gradients", DType::kFloat32, {size});
     if (dp > 1) {
-      arena->owned_gradients = OwnedTensor(allocator, name_ + "/gradients", DType::kFloat32,
-                                           {arena->chunk_elements});
+      arena->owned_gradients =
+          OwnedTensor(allocator, name_ + "/gradients", DType::kFloat32, {arena->chunk_elements});
     }
   }
 }

@@ -100,7 +100,8 @@ bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b) {
 }
 
 // Everything in the file must have a place, but for the head that some tied models repeat.
-void check_no_unused(const std::vector<ParameterSpec>& specs, const model::WeightsDirectory& weights) {
+void check_no_unused(const std::vector<ParameterSpec>& specs,
+                     const model::WeightsDirectory& weights) {
   std::set<std::string> known;
   for (const ParameterSpec& spec : specs) {
     for (const LogicalTensor& part : spec.parts) known.insert(part.name);
@@ -111,9 +112,10 @@ void check_no_unused(const std::vector<ParameterSpec>& specs, const model::Weigh
         name == "lm_head.weight" && known.contains("model.embed_tokens.weight") &&
         same_bytes(weights.bytes(name), weights.bytes("model.embed_tokens.weight"));
     if (!repeats_embedding) {
-      throw DataError(fmt::format("{}: tensor {} has no place in this model (tied head, other "
-                                  "architecture or more layers than config.json says?)",
-                                  weights.file_of(name), model::shown_text(name)));
+      throw DataError(
+          fmt::format("{}: tensor {} has no place in this model (tied head, other "
+                      "architecture or more layers than config.json says?)",
+                      weights.file_of(name), model::shown_text(name)));
     }
   }
 }
@@ -144,7 +146,8 @@ void initialize_random(ShardedParameterStore& store, uint64_t seed) {
   store.mark_weights_changed();
 }
 
-void check_weights(const std::vector<ParameterSpec>& specs, const model::WeightsDirectory& weights) {
+void check_weights(const std::vector<ParameterSpec>& specs,
+                   const model::WeightsDirectory& weights) {
   for (const ParameterSpec& spec : specs) {
     for (const LogicalTensor& part : spec.parts) check_tensor(weights, part);
   }

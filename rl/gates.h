@@ -55,8 +55,8 @@ class GateKeeper {
   // checked then.
   std::vector<GateTrip> check(int64_t step, const MetricSet& metrics);
   std::vector<GateSummary> summary() const;
-  // Everything checked so far, as a JSON list; restore() takes it back after a resume. Gates whose label or action
-  // changed start fresh. Throws DataError for a list of another form.
+  // Everything checked so far, as a JSON list; restore() takes it back after a resume. Gates whose
+  // label or action changed start fresh. Throws DataError for a list of another form.
   std::string state_json() const;
   void restore(const std::string& state_json);
   // Some gate with action fail or stop has tripped.

@@ -54,7 +54,8 @@ double Optimizer::gradient_norm(OpContext& ctx) const {
     total += part;
   }
   if (!std::isfinite(total)) {
-    throw_if_any(first_not_finite([](const auto& span) { return span.gradient; }, ctx), "the gradient");
+    throw_if_any(first_not_finite([](const auto& span) { return span.gradient; }, ctx),
+                 "the gradient");
     throw NonFiniteError("the global gradient norm overflows, though every gradient is finite");
   }
   return std::sqrt(total);
@@ -99,9 +100,9 @@ void Optimizer::step(double learning_rate, double gradient_norm, double max_norm
                        .gradient_scale = scale},
                       ctx);
     } else {
-      ops::sgd_step(state(master_, span), span.weight, span.gradient,
-                    {.learning_rate = learning_rate, .weight_decay = decay, .gradient_scale = scale},
-                    ctx);
+      ops::sgd_step(
+          state(master_, span), span.weight, span.gradient,
+          {.learning_rate = learning_rate, .weight_decay = decay, .gradient_scale = scale}, ctx);
     }
   }
   throw_if_any(first_not_finite([&](const auto& span) { return state(master_, span); }, ctx),

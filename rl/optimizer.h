@@ -1,4 +1,5 @@
-// Optimizer: fp32 masters and moments of the elements this rank owns; the gradient norm and clipping.
+// Optimizer: fp32 masters and moments of the elements this rank owns; the gradient norm and
+// clipping.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +14,22 @@
 
 namespace grpo::rl {
 
-// One thread; the store outlives it. State is sharded as the store's owned spans are: over gtp_remat and dp.
+// One thread; the store outlives it. State is sharded as the store's owned spans are: over
+// gtp_remat and dp.
 class Optimizer {
  public:
   // Masters start as the store's weights.
   Optimizer(const OptimizerConfig& config, parallel::ShardedParameterStore& store,
             Allocator& allocator);
 
-  // Global norm over all logical elements, each counted once, after reduce_gradients(). Collective; the same value on
-  // every rank. Throws NonFiniteError naming the first tensor and rank whose gradient is not finite.
+  // Global norm over all logical elements, each counted once, after reduce_gradients(). Collective;
+  // the same value on every rank. Throws NonFiniteError naming the first tensor and rank whose
+  // gradient is not finite.
   double gradient_norm(OpContext& ctx) const;
 
-  // One update of every owned element, then all replicas receive the weights. Collective. Gradients are scaled by
-  // min(1, max_norm / (norm + 1e-6)); max_norm 0 does not clip. Throws NonFiniteError naming the tensor when a weight is
-  // no longer finite.
+  // One update of every owned element, then all replicas receive the weights. Collective. Gradients
+  // are scaled by min(1, max_norm / (norm + 1e-6)); max_norm 0 does not clip. Throws NonFiniteError
+  // naming the tensor when a weight is no longer finite.
   void step(double learning_rate, double gradient_norm, double max_norm, OpContext& ctx);
 
   // Masters follow weights that were written from outside.

@@ -1,5 +1,5 @@
-// PolicyUpdate: one optimizer update on a fixed set of rollout sequences: deal, forward, loss, backward, reduce, clip,
-// step.
+// PolicyUpdate: one optimizer update on a fixed set of rollout sequences: deal, forward, loss,
+// backward, reduce, clip, step.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +29,12 @@ struct UpdateResult {
   std::vector<std::vector<float>> logprobs;  // of the training forward, by sequence; on every rank
 };
 
-// Collective over the store's groups. Throws NonFiniteError for a loss or gradient that is not finite.
+// Collective over the store's groups. Throws NonFiniteError for a loss or gradient that is not
+// finite.
 UpdateResult update_policy(const LossConfig& loss, model::Transformer& policy,
                            parallel::ShardedParameterStore& store, Optimizer& optimizer,
                            const std::vector<RolloutSequence>& sequences,
-                           const std::vector<SequenceSignals>& signals, const UpdateOptions& options,
-                           OpContext& ctx);
+                           const std::vector<SequenceSignals>& signals,
+                           const UpdateOptions& options, OpContext& ctx);
 
 }  // namespace grpo::rl

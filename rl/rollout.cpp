@@ -80,7 +80,8 @@ std::vector<RolloutSequence> Rollout::run(const RolloutPlan& plan,
     for (RolloutSequence& sequence : decode_sequences(bytes)) all.push_back(std::move(sequence));
   }
   CHECK(all.size() == plan.prompts.size() * static_cast<size_t>(plan.num_samples),
-        "{} sequences of {} prompts x {} samples", all.size(), plan.prompts.size(), plan.num_samples);
+        "{} sequences of {} prompts x {} samples", all.size(), plan.prompts.size(),
+        plan.num_samples);
   for (size_t i = 0; i < all.size(); ++i) {
     CHECK(all[i].group * plan.num_samples + all[i].sample == static_cast<int64_t>(i),
           "sequence {} is sample {} of group {}", i, all[i].sample, all[i].group);

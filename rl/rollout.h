@@ -1,4 +1,5 @@
-// Rollout: every (prompt, sample) of a step drawn exactly once over all ranks, rewarded, and known to every rank.
+// Rollout: every (prompt, sample) of a step drawn exactly once over all ranks, rewarded, and known
+// to every rank.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,9 @@
 namespace grpo::rl {
 
 struct RolloutSequence {
-  int64_t group;      // place of the prompt among the step's prompts
-  int32_t sample;     // within the group
-  int64_t example;    // line of the dataset
+  int64_t group;    // place of the prompt among the step's prompts
+  int32_t sample;   // within the group
+  int64_t example;  // line of the dataset
   std::vector<int32_t> prompt_tokens;
   std::vector<int32_t> response_tokens;
   std::vector<float> generation_logprobs;  // one a response token
@@ -39,8 +40,8 @@ struct RolloutPlan {
   int64_t num_samples;                        // a prompt
 };
 
-// Collective over `world`: this rank draws its contiguous share of the (prompt, sample) list, rewards it, and all
-// ranks receive all sequences, ordered by (group, sample).
+// Collective over `world`: this rank draws its contiguous share of the (prompt, sample) list,
+// rewards it, and all ranks receive all sequences, ordered by (group, sample).
 class Rollout {
  public:
   Rollout(generation::Engine& engine, const model::Tokenizer& tokenizer, const RewardSet& rewards,
@@ -52,8 +53,9 @@ class Rollout {
     double reward_seconds;
   };
 
-  std::vector<RolloutSequence> run(const RolloutPlan& plan, const generation::SamplingParams& params,
-                                   OpContext& ctx, const std::function<void(int64_t, int64_t)>& progress,
+  std::vector<RolloutSequence> run(const RolloutPlan& plan,
+                                   const generation::SamplingParams& params, OpContext& ctx,
+                                   const std::function<void(int64_t, int64_t)>& progress,
                                    Times& times);
 
  private:
@@ -68,6 +70,7 @@ class Rollout {
 };
 
 // One JSON object a sequence, for samples/step_N.jsonl.
-std::string sample_json(const RolloutSequence& sequence, const PromptExample& example, double advantage);
+std::string sample_json(const RolloutSequence& sequence, const PromptExample& example,
+                        double advantage);
 
 }  // namespace grpo::rl

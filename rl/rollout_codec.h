@@ -1,4 +1,5 @@
-// Rollout sequences as bytes, for the exchange between ranks of one run (same program, same byte order).
+// Rollout sequences as bytes, for the exchange between ranks of one run (same program, same byte
+// order).
 #pragma once
 
 #include <cstddef>

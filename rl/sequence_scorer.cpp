@@ -63,14 +63,15 @@ OwnScores score_own(model::Transformer& transformer, const std::vector<MicroBatc
 
 }  // namespace
 
-SequenceLogprobs score_sequences(model::Transformer& transformer, const parallel::ProcessGroups& groups,
+SequenceLogprobs score_sequences(model::Transformer& transformer,
+                                 const parallel::ProcessGroups& groups,
                                  const std::vector<RolloutSequence>& sequences,
                                  const ScorerOptions& options, OpContext& ctx) {
   std::vector<int64_t> lengths;
   for (const RolloutSequence& sequence : sequences) lengths.push_back(sequence.length());
   const auto dealt = deal_micro_batches(lengths, groups.data.size(), options.max_tokens);
-  const OwnScores own = score_own(transformer, dealt[static_cast<size_t>(groups.data.rank())], sequences,
-                                  options, ctx);
+  const OwnScores own = score_own(transformer, dealt[static_cast<size_t>(groups.data.rank())],
+                                  sequences, options, ctx);
   Communicator& data = groups.data.communicator();
   const auto all_indices = parallel::all_gather_bytes(data, std::as_bytes(std::span(own.indices)));
   const auto all_values = parallel::all_gather_bytes(data, std::as_bytes(std::span(own.values)));
@@ -78,7 +79,8 @@ SequenceLogprobs score_sequences(model::Transformer& transformer, const parallel
                           .unfiltered = std::vector<std::vector<float>>(sequences.size())};
   for (size_t rank = 0; rank < all_indices.size(); ++rank) {
     std::vector<int64_t> indices(all_indices[rank].size() / sizeof(int64_t));
-    if (!indices.empty()) std::memcpy(indices.data(), all_indices[rank].data(), all_indices[rank].size());
+    if (!indices.empty())
+      std::memcpy(indices.data(), all_indices[rank].data(), all_indices[rank].size());
     size_t offset = 0;
     for (const int64_t index : indices) {
       const auto i = static_cast<size_t>(index);

@@ -30,8 +30,8 @@ std::vector<MicroBatch> pack(const std::vector<size_t>& indices, std::span<const
 
 }  // namespace
 
-std::vector<std::vector<MicroBatch>> deal_micro_batches(std::span<const int64_t> lengths, int num_ranks,
-                                                        int64_t max_tokens) {
+std::vector<std::vector<MicroBatch>> deal_micro_batches(std::span<const int64_t> lengths,
+                                                        int num_ranks, int64_t max_tokens) {
   CHECK(num_ranks >= 1);
   std::vector<size_t> order(lengths.size());
   std::iota(order.begin(), order.end(), size_t{0});

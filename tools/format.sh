@@ -12,6 +12,11 @@ fi
 mode=(-i)
 if [[ "${1:-}" == --check ]]; then
   mode=(--dry-run -Werror)
+  shift
+fi
+if [[ $# != 0 ]]; then
+  echo "format.sh: '$1' is not an option; usage: tools/format.sh [--check]" >&2
+  exit 2
 fi
 find app generation model parallel rl tests -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 |

@@ -21,10 +21,11 @@ struct CommCounters {
   int64_t sent_bytes = 0;  // to other ranks
 };
 
-// A rank's handle on a group; all members call the same collectives in the same order. Used by one thread.
-// Sums are added in rank order in fp32 (or the integer type), so every member gets the same bits and a
-// repeat gets them again. Operations are ordered on `stream`; on the CPU they have finished on return.
-// Zero elements are allowed everywhere. Errors: CommError that names rank, phase, step, operation and peer.
+// A rank's handle on a group; all members call the same collectives in the same order. Used by one
+// thread. Sums are added in rank order in fp32 (or the integer type), so every member gets the same
+// bits and a repeat gets them again. Operations are ordered on `stream`; on the CPU they have
+// finished on return. Zero elements are allowed everywhere. Errors: CommError that names rank,
+// phase, step, operation and peer.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -33,7 +34,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // out [size * n] <- every member's in [n], in rank order; any dtype. `in` may be its own slot of `out`.
+  // out [size * n] <- every member's in [n], in rank order; any dtype. `in` may be its own slot of
+  // `out`.
   virtual void all_gather(const Tensor& out, const Tensor& in, Stream stream) = 0;
   // out [n] <- sum over members of their in[rank * n ...]; float32. out and in do not overlap.
   virtual void reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream stream) = 0;

@@ -11,9 +11,10 @@
 
 namespace grpo {
 
-// A struct offers `void visit(ConfigVisitor&)`, which names each field in order with a one-line reason, and, where
-// some values cannot be, `void validate(const ConfigVisitor&) const`, which throws ConfigError for them; it runs
-// when reading, right after the struct's fields. Key names are the YAML keys. Implemented in app/.
+// A struct offers `void visit(ConfigVisitor&)`, which names each field in order with a one-line
+// reason, and, where some values cannot be, `void validate(const ConfigVisitor&) const`, which
+// throws ConfigError for them; it runs when reading, right after the struct's fields. Key names are
+// the YAML keys. Implemented in app/.
 class ConfigVisitor {
  public:
   virtual ~ConfigVisitor() = default;
@@ -42,8 +43,8 @@ class ConfigVisitor {
                     const std::function<size_t(int64_t)>& resize,
                     const std::function<void(size_t, ConfigVisitor&)>& body) = 0;
 
-  // Where a key of the section being visited stands, for validate(): "configs/a.yaml:12:5: grpo.seed",
-  // "override grpo.seed=1: grpo.seed" or "default of grpo.seed".
+  // Where a key of the section being visited stands, for validate(): "configs/a.yaml:12:5:
+  // grpo.seed", "override grpo.seed=1: grpo.seed" or "default of grpo.seed".
   virtual std::string where(std::string_view key) const = 0;
 
   // Fields get their values from a source, so that they have to be validated; false for writing.

@@ -1,5 +1,5 @@
-// Counter-based random numbers (Philox 4x32-10, Salmon et al., SC'11): a value is a function of its key
-// alone, so that a layout, a batch size or a schedule cannot change it.
+// Counter-based random numbers (Philox 4x32-10, Salmon et al., SC'11): a value is a function of its
+// key alone, so that a layout, a batch size or a schedule cannot change it.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
-// ParameterSpec: the single declaration of a parameter. Shards, padding, initialisation, checkpoints, refit,
-// the gradient norm and optimizer ownership all follow from it by arithmetic on logical rows.
+// ParameterSpec: the single declaration of a parameter. Shards, padding, initialisation,
+// checkpoints, refit, the gradient norm and optimizer ownership all follow from it by arithmetic on
+// logical rows.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,7 @@ enum class GtpPlacement : uint8_t {
 enum class InitKind : uint8_t { kNormal, kOnes, kZeros };
 
 struct ParameterSpec {
-  std::string name;                  // of the stored, possibly fused parameter: "layers.0.qkv.weight"
+  std::string name;  // of the stored, possibly fused parameter: "layers.0.qkv.weight"
   std::vector<LogicalTensor> parts;  // in storage order; all of equal cols
   TpCut tp_cut;
   GtpPlacement gtp;

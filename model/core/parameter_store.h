@@ -1,5 +1,5 @@
-// ParameterStore and Pass: how single-device model code gets at weights that may be sharded. Layers see whole
-// (TP-local) weights and whole fp32 gradients; they never name a group.
+// ParameterStore and Pass: how single-device model code gets at weights that may be sharded. Layers
+// see whole (TP-local) weights and whole fp32 gradients; they never name a group.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ namespace grpo {
 
 class Pass;
 
-// A whole weight, valid for the life of this object. Move-only; releases the gathered buffer when it dies.
+// A whole weight, valid for the life of this object. Move-only; releases the gathered buffer when
+// it dies.
 class MaterializedWeight {
  public:
   MaterializedWeight(Pass* pass, ParameterId parameter, Tensor tensor)
@@ -26,7 +27,8 @@ class MaterializedWeight {
   MaterializedWeight& operator=(MaterializedWeight&&) = delete;
   ~MaterializedWeight();
 
-  // [rows, cols], or [rows] for a vector, in the store's compute dtype; padding rows are not visible.
+  // [rows, cols], or [rows] for a vector, in the store's compute dtype; padding rows are not
+  // visible.
   const Tensor& tensor() const { return tensor_; }
 
  private:
@@ -41,18 +43,21 @@ struct GradientView {
   bool accumulate;  // add to what is there; otherwise overwrite every element
 };
 
-// One run through a UseSchedule. Uses must come in the scheduled order; anything else is an InternalError.
+// One run through a UseSchedule. Uses must come in the scheduled order; anything else is an
+// InternalError.
 class Pass {
  public:
   virtual ~Pass() = default;
 
   // The next scheduled use of a parameter, which must be one that reads the weight.
   virtual MaterializedWeight use(ParameterId parameter) = 0;
-  // The gradient of a use: between begin and finish the caller writes one contribution. In a scheduled use
-  // that also reads, `use` comes first. Gradients of every pass add up in the store until zero_gradients().
+  // The gradient of a use: between begin and finish the caller writes one contribution. In a
+  // scheduled use that also reads, `use` comes first. Gradients of every pass add up in the store
+  // until zero_gradients().
   virtual GradientView begin_grad(ParameterId parameter) = 0;
   virtual void finish_grad(ParameterId parameter) = 0;
-  // Ends the pass: nothing may be in flight, nothing materialized, and every use must have happened.
+  // Ends the pass: nothing may be in flight, nothing materialized, and every use must have
+  // happened.
   virtual void finish() = 0;
 
  private:

@@ -14,11 +14,12 @@ enum class UsePhase : uint8_t { kForward, kBackward };
 struct ParameterUse {
   ParameterId parameter;
   UsePhase phase;
-  bool reads_weight;           // materialized (gathered) for this use
-  bool contributes_gradient;   // one begin_grad/finish_grad pair happens in this use
+  bool reads_weight;          // materialized (gathered) for this use
+  bool contributes_gradient;  // one begin_grad/finish_grad pair happens in this use
 };
 
-// Immutable once built. The n-th entry is the n-th use of a pass; a parameter used twice appears twice.
+// Immutable once built. The n-th entry is the n-th use of a pass; a parameter used twice appears
+// twice.
 class UseSchedule {
  public:
   explicit UseSchedule(std::vector<ParameterUse> uses) : uses_(std::move(uses)) {}

@@ -16,8 +16,8 @@ float LayerShape::attention_scale() const {
 }
 
 void AttentionLayer::append_forward_uses(std::vector<ParameterUse>& uses) const {
-  for (const ParameterId id : {parameters_.norm, parameters_.qkv_weight, parameters_.qkv_bias,
-                               parameters_.o_weight}) {
+  for (const ParameterId id :
+       {parameters_.norm, parameters_.qkv_weight, parameters_.qkv_bias, parameters_.o_weight}) {
     uses.push_back({id, UsePhase::kForward, true, false});
   }
 }
@@ -82,17 +82,17 @@ void AttentionLayer::backward(Pass& pass, const Tensor& dx, const LayerInputs& i
   KvView kv = inputs.kv;
   kv.keys = saved.keys;
   kv.values = saved.values;
-  ops::attention_backward({.dq = dq, .dkeys = dkeys, .dvalues = dvalues},
-                          dattention.reshaped(saved.out.shape()),
-                          {.q = saved.q, .out = saved.out, .lse = saved.lse}, kv,
-                          shape_.attention_scale(), ctx);
+  ops::attention_backward(
+      {.dq = dq, .dkeys = dkeys, .dvalues = dvalues}, dattention.reshaped(saved.out.shape()),
+      {.q = saved.q, .out = saved.out, .lse = saved.lse}, kv, shape_.attention_scale(), ctx);
   const Tensor dqkv = ctx.workspace.take(a, {t, shape_.qkv_size()});
   ops::qkv_rope_backward(dqkv, dq, dkeys, dvalues, inputs.positions, inputs.rope_table, ctx);
   bias_backward(pass, parameters_.qkv_bias, dqkv, ctx);
   const Tensor dnormed = ctx.workspace.take(a, dx.shape());
-  linear_backward(pass, parameters_.qkv_weight, {.dx = dnormed, .dout = dqkv, .x = saved.normed}, ctx);
-  norm_backward(pass, parameters_.norm, {.dx = dx, .dout = dnormed, .x = saved.x, .rstd = saved.rstd},
-                ctx);
+  linear_backward(pass, parameters_.qkv_weight, {.dx = dnormed, .dout = dqkv, .x = saved.normed},
+                  ctx);
+  norm_backward(pass, parameters_.norm,
+                {.dx = dx, .dout = dnormed, .x = saved.x, .rstd = saved.rstd}, ctx);
 }
 
 }  // namespace grpo::model

@@ -26,8 +26,8 @@ class AttentionLayer {
   void append_forward_uses(std::vector<ParameterUse>& uses) const;
   void append_backward_uses(std::vector<ParameterUse>& uses) const;
 
-  // x <- x + attention(norm(x)). Writes K and V into inputs.kv. With `saved`, keeps what backward needs; the
-  // saved keys and values are then inputs.kv's.
+  // x <- x + attention(norm(x)). Writes K and V into inputs.kv. With `saved`, keeps what backward
+  // needs; the saved keys and values are then inputs.kv's.
   void forward(Pass& pass, const Tensor& x,  // [T, D] A, in place
                const LayerInputs& inputs, AttentionActivations* saved, OpContext& ctx) const;
 

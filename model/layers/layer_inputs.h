@@ -1,5 +1,6 @@
 // What every decoder layer of one pass shares, and what a layer keeps for its backward.
-// T tokens, D model, H query heads, G key/value heads, K head dim, F feed-forward. A float32 or bfloat16.
+// T tokens, D model, H query heads, G key/value heads, K head dim, F feed-forward. A float32 or
+// bfloat16.
 #pragma once
 
 #include "model/core/kv_view.h"
@@ -38,11 +39,11 @@ struct AttentionActivations {
 };
 
 struct MlpActivations {
-  Tensor x;         // [T, D] A
-  Tensor rstd;      // [T] float32
-  Tensor normed;    // [T, D] A
-  Tensor gate_up;   // [T, 2F] A
-  Tensor gated;     // [T, F] A
+  Tensor x;        // [T, D] A
+  Tensor rstd;     // [T] float32
+  Tensor normed;   // [T, D] A
+  Tensor gate_up;  // [T, 2F] A
+  Tensor gated;    // [T, F] A
 };
 
 }  // namespace grpo::model

@@ -19,14 +19,13 @@ void linear_backward(Pass& pass, ParameterId weight, const LinearBackward& tenso
 void bias_backward(Pass& pass, ParameterId bias, const Tensor& dout, OpContext& ctx);
 
 struct NormBackward {
-  Tensor dx;      // [T, D] A, added to
-  Tensor dout;    // [T, D] A
-  Tensor x;       // [T, D] A
-  Tensor rstd;    // [T] float32
+  Tensor dx;    // [T, D] A, added to
+  Tensor dout;  // [T, D] A
+  Tensor x;     // [T, D] A
+  Tensor rstd;  // [T] float32
 };
 
 // Uses the norm's weight (a read that contributes).
-void norm_backward(Pass& pass, ParameterId weight, const NormBackward& tensors,
-                   OpContext& ctx);
+void norm_backward(Pass& pass, ParameterId weight, const NormBackward& tensors, OpContext& ctx);
 
 }  // namespace grpo::model

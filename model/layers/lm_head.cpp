@@ -83,13 +83,13 @@ void LmHead::chunk_logprobs(const Tensor& weight, const Tensor& x, const HeadTar
 
 void LmHead::chunk_backward(const Tensor& weight, const Tensor& dx, const Tensor& x,
                             const HeadTargets& targets, const Chunk& chunk, OpContext& ctx) const {
-  ops::token_logprobs_backward(chunk.logits, chunk.gradients,
-                               targets.targets.rows(chunk.begin, chunk.count),
-                               targets.cuts == nullptr ? nullptr : targets.cuts + chunk.begin,
-                               targets.inv_temperature, ctx);
+  ops::token_logprobs_backward(
+      chunk.logits, chunk.gradients, targets.targets.rows(chunk.begin, chunk.count),
+      targets.cuts == nullptr ? nullptr : targets.cuts + chunk.begin, targets.inv_temperature, ctx);
   ops::linear_backward_input(dx.rows(chunk.begin, chunk.count), chunk.logits, weight, false, ctx);
   ops::linear_backward_weight(chunk.weight_gradient.tensor, chunk.logits,
-                              x.rows(chunk.begin, chunk.count), chunk.weight_gradient.accumulate, ctx);
+                              x.rows(chunk.begin, chunk.count), chunk.weight_gradient.accumulate,
+                              ctx);
 }
 
 void LmHead::score(Pass& pass, const ops::TokenLogprobs& out, const Tensor& x,
@@ -127,8 +127,8 @@ void LmHead::train_single_pass(Pass& pass, const Tensor& dx, const Tensor& x,
                                const HeadTargets& targets, TokenLoss& loss, OpContext& ctx) const {
   const int64_t rows = x.size(0);
   const int64_t chunk_rows = std::min(rows, chunk_rows_);
-  const Tensor logits = ctx.workspace.take(
-      DType::kFloat32, {chunk_rows, vocab_size_}, ScratchOwner::kLogits);
+  const Tensor logits =
+      ctx.workspace.take(DType::kFloat32, {chunk_rows, vocab_size_}, ScratchOwner::kLogits);
   const Tensor flat_values = ctx.workspace.take(DType::kFloat32, {4 * chunk_rows});
   const MaterializedWeight weight = pass.use(weight_);
   GradientView weight_gradient = pass.begin_grad(weight_);
@@ -150,15 +150,14 @@ void LmHead::train_single_pass(Pass& pass, const Tensor& dx, const Tensor& x,
   pass.finish_grad(weight_);
 }
 
-void LmHead::train_two_pass(Pass& pass, const Tensor& dx, const Tensor& x, const HeadTargets& targets,
-                            TokenLoss& loss, OpContext& ctx) const {
+void LmHead::train_two_pass(Pass& pass, const Tensor& dx, const Tensor& x,
+                            const HeadTargets& targets, TokenLoss& loss, OpContext& ctx) const {
   const int64_t rows = x.size(0);
   const LossValues values(ctx.workspace.take(DType::kFloat32, {4 * rows}));
   const ops::LogprobGradients gradients = values.gradients();
   score(pass, values.logprobs(), x, targets, ctx);
   evaluate(loss, 0, values, ctx);
-  const Tensor logits =
-      ctx.workspace.take(
+  const Tensor logits = ctx.workspace.take(
       DType::kFloat32, {std::min(rows, chunk_rows_), vocab_size_}, ScratchOwner::kLogits);
   const MaterializedWeight weight = pass.use(weight_);
   GradientView weight_gradient = pass.begin_grad(weight_);

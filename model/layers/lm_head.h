@@ -35,7 +35,8 @@ class TokenLoss {
                         const LogprobGradientValues& gradients) = 0;
 };
 
-// Recomputes the cuts that generation stored, from this side's logits, and counts those that differ.
+// Recomputes the cuts that generation stored, from this side's logits, and counts those that
+// differ.
 struct CutCheck {
   ops::SamplingFilter filter;
   int64_t num_checked = 0;
@@ -46,7 +47,7 @@ struct HeadTargets {
   Tensor targets;             // [R] int32
   const ops::TokenCut* cuts;  // [R] host, or null
   float inv_temperature;
-  CutCheck* cut_check;        // null: not checked
+  CutCheck* cut_check;  // null: not checked
 };
 
 // Stateless but for its description.
@@ -56,7 +57,8 @@ class LmHead {
       : weight_(weight), vocab_size_(vocab_size), chunk_rows_(chunk_rows) {}
 
   void append_score_uses(std::vector<ParameterUse>& uses) const;
-  // Single-pass when the loss is token-local, else two-pass (log-probabilities, then recomputed logits).
+  // Single-pass when the loss is token-local, else two-pass (log-probabilities, then recomputed
+  // logits).
   void append_train_uses(std::vector<ParameterUse>& uses, bool token_local) const;
 
   // Logits of all rows, for sampling.

@@ -63,8 +63,8 @@ void MlpLayer::backward(Pass& pass, const Tensor& dx, const MlpActivations& save
   const Tensor dnormed = ctx.workspace.take(a, dx.shape());
   linear_backward(pass, parameters_.gate_up_weight,
                   {.dx = dnormed, .dout = dgate_up, .x = saved.normed}, ctx);
-  norm_backward(pass, parameters_.norm, {.dx = dx, .dout = dnormed, .x = saved.x, .rstd = saved.rstd},
-                ctx);
+  norm_backward(pass, parameters_.norm,
+                {.dx = dx, .dout = dnormed, .x = saved.x, .rstd = saved.rstd}, ctx);
 }
 
 }  // namespace grpo::model

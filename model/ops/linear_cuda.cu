@@ -107,8 +107,8 @@ void finish(const char* op, const Tensor& out, const Tensor& sums, const Tensor&
 }
 
 // Runs the product into `out`, or into a float32 copy that is then finished, where out is not
-// aligned, takes a bias that the library cannot add, or is bfloat16 and added to: the library rounds
-// such a product before it adds (seen on an H200).
+// aligned, takes a bias that the library cannot add, or is bfloat16 and added to: the library
+// rounds such a product before it adds (seen on an H200).
 void multiply_into(MatrixProduct product, const Tensor& out, const Tensor& bias, OpContext& ctx) {
   const bool adds_bias_after = !bias.is_absent() && out.dtype() == DType::kFloat32;
   const bool fits = is_library_aligned(out) && product.m == out.size(0);

@@ -99,8 +99,9 @@ TEST(AlgorithmRules, ValidationNeedsAPeriodAndNames) {
       "data:\n  train: {path: d}\n  validation: [{path: a}, {path: b}]\n";
   EXPECT_NE(resolve_error(data + "grpo: {val_period: 0}\n").find("nothing reads it"),
             std::string::npos);
-  EXPECT_EQ(resolve_error(data),
-            "data.validation.1.name is 'validation', as that of data.validation.0; give each its own");
+  EXPECT_EQ(
+      resolve_error(data),
+      "data.validation.1.name is 'validation', as that of data.validation.0; give each its own");
   EXPECT_EQ(resolve_error(data, {"data.validation.1.name=other"}), "");
 }
 

@@ -111,7 +111,8 @@ TEST(CommandLine, TextsForStandardOutput) {
 }
 
 TEST(CommandLine, ExportNeedsBothFolders) {
-  const auto options = std::get<ExportOptions>(parse({"export", "--checkpoint", "c", "--output", "o"}));
+  const auto options =
+      std::get<ExportOptions>(parse({"export", "--checkpoint", "c", "--output", "o"}));
   EXPECT_EQ(options.checkpoint, "c");
   EXPECT_EQ(options.output_dir, "o");
   EXPECT_NE(error_of({"export", "--output", "o"}).find("--checkpoint"), std::string::npos);

@@ -73,9 +73,10 @@ TEST(RunLog, AllSamplesAreWrittenAndTheFirstOfShownStepsPrinted) {
   config.num_samples_to_print = 1;
   RunLog log(files, console, 10, config);
   const auto sample = [](int64_t step, int i) {
-    return fmt::format("{{\"prompt\":\"{}+{}=\",\"response\":\"a\\nb\",\"answer\":\"7\",\"reward\":0.5,"
-                       "\"finish_reason\":\"stop\"}}",
-                       step, i);
+    return fmt::format(
+        "{{\"prompt\":\"{}+{}=\",\"response\":\"a\\nb\",\"answer\":\"7\",\"reward\":0.5,"
+        "\"finish_reason\":\"stop\"}}",
+        step, i);
   };
   for (int64_t step = 1; step <= 4; ++step) {
     for (int i = 0; i < 2; ++i) log.on_sample(step, sample(step, i));
@@ -85,9 +86,10 @@ TEST(RunLog, AllSamplesAreWrittenAndTheFirstOfShownStepsPrinted) {
   for (const std::string& line : lines_of(out)) {
     if (!line.starts_with(" ")) shown.push_back(line);
   }
-  EXPECT_EQ(shown, (std::vector<std::string>{
-                       "sample \"1+0=\" -> \"a\\nb\"  answer \"7\", reward 0.5, stop", "step 1 of 10",
-                       "sample \"3+0=\" -> \"a\\nb\"  answer \"7\", reward 0.5, stop", "step 3 of 10"}));
+  EXPECT_EQ(shown,
+            (std::vector<std::string>{
+                "sample \"1+0=\" -> \"a\\nb\"  answer \"7\", reward 0.5, stop", "step 1 of 10",
+                "sample \"3+0=\" -> \"a\\nb\"  answer \"7\", reward 0.5, stop", "step 3 of 10"}));
   EXPECT_EQ(folder.read("samples/step_2.jsonl"), sample(2, 0) + "\n" + sample(2, 1) + "\n");
 }
 

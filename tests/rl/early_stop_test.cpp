@@ -60,8 +60,9 @@ TEST(EarlyStop, StepsWithoutTheMetricDoNotCount) {
   EXPECT_FALSE(stop.is_due());
   stop.observe(9, metrics_with(0.5));
   EXPECT_TRUE(stop.is_due());
-  EXPECT_EQ(stop.message(),
-            "validation/accuracy was best with 0.5 at step 1; 1 value since then is no improvement");
+  EXPECT_EQ(
+      stop.message(),
+      "validation/accuracy was best with 0.5 at step 1; 1 value since then is no improvement");
 }
 
 TEST(EarlyStop, IsOffWithoutAMetric) {

@@ -67,8 +67,8 @@ TEST(EndToEnd, EveryStepReallyHappens) {
   }
 }
 
-// gathers = micro-batches x scheduled reads of sharded weights, for the policy: 2 layers of 4 matrices read in the
-// forward and in the backward, the embedding once, the tied head once.
+// gathers = micro-batches x scheduled reads of sharded weights, for the policy: 2 layers of 4
+// matrices read in the forward and in the backward, the embedding once, the tied head once.
 TEST(EndToEnd, GathersAreThoseOfTheSchedule) {
   rl::RunConfig config = trained_run_config();
   config.grpo.max_num_steps = 1;
@@ -87,7 +87,8 @@ bool is_layout_independent(const std::string& name) {
 
 class Layouts : public ::testing::TestWithParam<std::pair<int, int>> {};
 
-// The first step starts from equal weights: rollout, rewards, log-probabilities, loss and metrics have the same bits.
+// The first step starts from equal weights: rollout, rewards, log-probabilities, loss and metrics
+// have the same bits.
 TEST_P(Layouts, FirstStepHasTheSameBits) {
   rl::RunConfig config = trained_run_config();
   config.grpo.max_num_steps = 1;
@@ -104,7 +105,8 @@ TEST_P(Layouts, FirstStepHasTheSameBits) {
     ++num_compared;
   }
   EXPECT_GT(num_compared, 30);
-  EXPECT_NEAR(run.steps[0].at("train/grad_norm") / reference.steps[0].at("train/grad_norm"), 1.0, 1e-5);
+  EXPECT_NEAR(run.steps[0].at("train/grad_norm") / reference.steps[0].at("train/grad_norm"), 1.0,
+              1e-5);
 }
 
 INSTANTIATE_TEST_SUITE_P(GtpAndDp, Layouts,
@@ -113,7 +115,8 @@ INSTANTIATE_TEST_SUITE_P(GtpAndDp, Layouts,
 
 class Exactness : public ::testing::TestWithParam<int> {};
 
-// Several updates a rollout, filters on, temperature below 1: stored cuts and a scoring pass before the first update.
+// Several updates a rollout, filters on, temperature below 1: stored cuts and a scoring pass before
+// the first update.
 TEST_P(Exactness, HoldsWithFiltersAndSeveralUpdates) {
   rl::RunConfig config = trained_run_config();
   config.grpo.max_num_steps = 4;
@@ -154,7 +157,8 @@ TEST(EndToEnd, TwoRunsHaveTheSameBits) {
   EXPECT_EQ(first.samples, second.samples);
   for (size_t step = 0; step < first.steps.size(); ++step) {
     for (const auto& [name, value] : first.steps[step]) {
-      if (name.starts_with("timing/") || name.starts_with("performance/") || name == "refit/seconds") {
+      if (name.starts_with("timing/") || name.starts_with("performance/") ||
+          name == "refit/seconds") {
         continue;
       }
       EXPECT_EQ(value, second.steps[step].at(name)) << name << " at step " << step + 1;

@@ -7,12 +7,14 @@
 
 #include "model/core/device_cuda.h"
 #include "tests/app/scratch_folder.h"
+#include "tests/rl/saved_run.h"
 #include "tests/rl/trained_model.h"
 #include "tests/test_device.h"
 
 namespace grpo {
 namespace {
 
+using testing::belongs_to_the_machine;
 using testing::RecordedRun;
 using testing::run_training;
 
@@ -33,13 +35,6 @@ rl::RunConfig config_of(const RunCase& run_case) {
     config.policy.generation.temperature = 0.7;
   }
   return config;
-}
-
-bool belongs_to_the_machine(const std::string& name) {
-  for (const char* prefix : {"timing/", "performance/", "memory/", "refit/seconds"}) {
-    if (name.starts_with(prefix)) return true;
-  }
-  return false;
 }
 
 // The last steps of two runs.

@@ -334,9 +334,10 @@ TEST(Optimizer, AWeightThatTheUpdateMakesNotFiniteStopsEveryRank) {
     try {
       optimized.step(1e-3, 0.0);
     } catch (const NonFiniteError& error) {
-      EXPECT_EQ(std::string(error.what()),
-                "after the update the weight of 'model.embed_tokens.weight' is not finite (first seen "
-                "on rank 0)");
+      EXPECT_EQ(
+          std::string(error.what()),
+          "after the update the weight of 'model.embed_tokens.weight' is not finite (first seen "
+          "on rank 0)");
       ++num_refused;
     }
   });

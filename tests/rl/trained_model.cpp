@@ -117,7 +117,8 @@ RecordedRun run_training(rl::RunConfig config,
   run_ranks(world_size, [&](parallel::World& world) {
     RecordedRun unheard;
     RecordingObserver observer(world.rank() == 0 ? run : unheard);
-    rl::Trainer trainer(config, world, device.value_or(test_device()), observer, no_stop, resume_from);
+    rl::Trainer trainer(config, world, device.value_or(test_device()), observer, no_stop,
+                        resume_from);
     const rl::RunOutcome outcome = trainer.run();
     if (world.rank() == 0) {
       run.exit_code = outcome.exit_code;

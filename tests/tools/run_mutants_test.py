@@ -75,5 +75,16 @@ class RunMutantsTest(unittest.TestCase):
         self.assertIn("mutants.txt:3: allowed: name | file", out)
 
 
+class MutantsOfTheProjectTest(unittest.TestCase):
+    def test_every_source_text_stands_once(self):
+        sys.path.insert(0, str(ROOT / "tests/mutation"))
+        import run_mutants  # pylint: disable=import-outside-toplevel
+        mutants = run_mutants.read_mutants(ROOT / "tests/mutation/mutants.txt")
+        self.assertGreater(len(mutants), 50)
+        for mutant in mutants:
+            source = (ROOT / mutant.file).read_text(encoding="utf-8")
+            self.assertEqual(source.count(mutant.text), 1, f"{mutant.name}: text of {mutant.file}")
+
+
 if __name__ == "__main__":
     unittest.main()
