@@ -4,7 +4,7 @@
 usage: check_includes.py [ROOT]
 
 Folders include only downwards: app > rl > generation > parallel > model, and inside model:
-model > layers > ops > core; tests may include all. Headers have #pragma once. Project includes are relative to
+model > layers > ops > core; tests and tools may include all. Headers have #pragma once. Project includes are relative to
 the root, a file's own header comes first. A third-party library of THIRD_PARTY is named in one source file.
 CUDA headers stand in *_cuda.* and in at most two model/core/cuda_*.h.
 """
@@ -22,7 +22,8 @@ LEVELS = {
     "generation": 5,
     "rl": 6,
     "app": 7,
-    "tests": 8,
+    "tools": 8,
+    "tests": 9,
 }
 SOURCE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 THIRD_PARTY = {

@@ -18,6 +18,6 @@ if [[ $# != 0 ]]; then
   echo "format.sh: '$1' is not an option; usage: tools/format.sh [--check]" >&2
   exit 2
 fi
-find app generation model parallel rl tests -type f \
+find app generation model parallel rl tests tools -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 |
   xargs -0 -r -n 16 -P "$(nproc)" "$clang_format" "${mode[@]}"

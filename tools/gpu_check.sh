@@ -3,7 +3,7 @@
 # usage: tools/gpu_check.sh [--sanitize] [--build DIR] [cmake options, such as -DCMAKE_CUDA_ARCHITECTURES=80]
 # --sanitize runs the tests once more under compute-sanitizer (out-of-bounds accesses, races in shared memory).
 # --build takes the programs of a finished build of preset cuda instead. If that holds the whole program, the golden
-# cases, the model's and engine's tests and whole runs of one rank follow, on the GPU.
+# cases, the model's and engine's tests, whole runs of one rank and the benchmark follow, on the GPU.
 # A test that is skipped counts as failed: there is a GPU to run it on. Logs: $OUT, or build/gpu_check/logs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -108,6 +108,8 @@ fi
 
 if [[ -x "$build/grpo_train" ]]; then
   run_loop
+  run_program benchmark "$build/grpo_benchmark" --device=cuda --kernels "--json=$logs/benchmark.json"
+  grep -E '^[*|]' "$logs/benchmark.log" || true
 fi
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1 || true
