@@ -123,8 +123,8 @@ void Transformer::score(const ops::TokenLogprobs& out, const PackedBatch& batch,
     const Workspace::Scope layer_scope(ctx.workspace);
     const LayerInputs inputs{
         .positions = batch.positions, .rope_table = rope_table_, .kv = packed_kv(batch, ctx)};
-    attention_[i].forward(*pass, x, inputs, nullptr, ctx);
-    mlp_[i].forward(*pass, x, nullptr, ctx);
+    attention_[i].forward(*pass, x, x, inputs, nullptr, ctx);
+    mlp_[i].forward(*pass, x, x, nullptr, ctx);
   }
   const Tensor normed = ctx.workspace.take(x.dtype(), x.shape());
   final_norm(*pass, normed, Tensor(), x, ctx);
@@ -159,14 +159,16 @@ void Transformer::train(const PackedBatch& batch, float inv_temperature, TokenLo
         batch.max_length, rope_table_.view().size(0));
   const Workspace::Scope scope(ctx.workspace);
   const std::unique_ptr<Pass> pass = store_.begin_pass(train_schedule(loss.is_token_local()));
-  const Tensor x = ctx.workspace.take(store_.dtype(), {batch.num_tokens(), config_.hidden_size});
+  Tensor x = ctx.workspace.take(store_.dtype(), {batch.num_tokens(), config_.hidden_size});
   embed(*pass, x, batch.tokens, ctx);
   std::vector<SavedLayer> saved(attention_.size());
   LayerInputs inputs{.positions = batch.positions, .rope_table = rope_table_, .kv = {}};
   for (size_t i = 0; i < attention_.size(); ++i) {
     inputs.kv = saved[i].kv = packed_kv(batch, ctx);
-    attention_[i].forward(*pass, x, inputs, &saved[i].attention, ctx);
-    mlp_[i].forward(*pass, x, &saved[i].mlp, ctx);
+    const Tensor attended = ctx.workspace.take(x.dtype(), x.shape());
+    attention_[i].forward(*pass, attended, x, inputs, &saved[i].attention, ctx);
+    x = ctx.workspace.take(x.dtype(), x.shape());
+    mlp_[i].forward(*pass, x, attended, &saved[i].mlp, ctx);
   }
   const Tensor dx =
       train_head(*pass, batch, x, head_targets(batch, inv_temperature, cut_check), loss, ctx);
@@ -191,8 +193,8 @@ void Transformer::forward_cached(const Tensor& logits, const CachedRows& rows, O
     const Workspace::Scope layer_scope(ctx.workspace);
     inputs.kv.keys = rows.keys[i];
     inputs.kv.values = rows.values[i];
-    attention_[i].forward(*pass, x, inputs, nullptr, ctx);
-    mlp_[i].forward(*pass, x, nullptr, ctx);
+    attention_[i].forward(*pass, x, x, inputs, nullptr, ctx);
+    mlp_[i].forward(*pass, x, x, nullptr, ctx);
   }
   const Tensor picked = ctx.workspace.take(x.dtype(), {logits.size(0), config_.hidden_size});
   ops::gather_rows(picked, x, rows.logit_rows, ctx);

@@ -46,8 +46,10 @@ std::vector<parallel::StateArray> Optimizer::state_arrays() const {
 
 double Optimizer::gradient_norm(OpContext& ctx) const {
   double own = 0;
-  for (const parallel::OwnedSpan& span : store_.owned_spans()) {
-    if (span.counts_in_norm) own += ops::sum_of_squares(span.gradient, ctx);
+  const std::vector<double> sums =
+      sums_of_squares([](const auto& span) { return span.gradient; }, ctx);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    if (store_.owned_spans()[i].counts_in_norm) own += sums[i];
   }
   double total = 0;
   for (const double part : parallel::all_gather_double(store_.groups().world.communicator(), own)) {
@@ -61,10 +63,19 @@ double Optimizer::gradient_norm(OpContext& ctx) const {
   return std::sqrt(total);
 }
 
-std::string Optimizer::first_not_finite(
-    const std::function<Tensor(const parallel::OwnedSpan&)>& values, OpContext& ctx) const {
-  for (const parallel::OwnedSpan& span : store_.owned_spans()) {
-    if (std::isfinite(ops::sum_of_squares(values(span), ctx))) continue;
+std::vector<double> Optimizer::sums_of_squares(const SpanValues& values, OpContext& ctx) const {
+  std::vector<Tensor> arrays;
+  for (const parallel::OwnedSpan& span : store_.owned_spans()) arrays.push_back(values(span));
+  std::vector<double> sums(arrays.size());
+  ops::sums_of_squares(sums, arrays, ctx);
+  return sums;
+}
+
+std::string Optimizer::first_not_finite(const SpanValues& values, OpContext& ctx) const {
+  const std::vector<double> sums = sums_of_squares(values, ctx);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    if (std::isfinite(sums[i])) continue;
+    const parallel::OwnedSpan& span = store_.owned_spans()[i];
     const ParameterSpec& spec = store_.specs()[static_cast<size_t>(span.parameter)];
     return spec.parts[static_cast<size_t>(span.part)].name;
   }

@@ -42,9 +42,11 @@ class Optimizer {
 
  private:
   Tensor state(const OwnedTensor& all, const parallel::OwnedSpan& span) const;
+  using SpanValues = std::function<Tensor(const parallel::OwnedSpan&)>;
+  // One an owned span.
+  std::vector<double> sums_of_squares(const SpanValues& values, OpContext& ctx) const;
   // Logical name of the first owned span whose values are not all finite; "" when all are.
-  std::string first_not_finite(const std::function<Tensor(const parallel::OwnedSpan&)>& values,
-                               OpContext& ctx) const;
+  std::string first_not_finite(const SpanValues& values, OpContext& ctx) const;
   // Collective: NonFiniteError on every rank when any rank names a tensor.
   void throw_if_any(const std::string& own_name, const char* what) const;
 

@@ -29,14 +29,14 @@ void AttentionLayer::append_backward_uses(std::vector<ParameterUse>& uses) const
   uses.push_back({parameters_.norm, UsePhase::kBackward, true, true});
 }
 
-void AttentionLayer::forward(Pass& pass, const Tensor& x, const LayerInputs& inputs,
-                             AttentionActivations* saved, OpContext& ctx) const {
+void AttentionLayer::forward(Pass& pass, const Tensor& out, const Tensor& x,
+                             const LayerInputs& inputs, AttentionActivations* saved,
+                             OpContext& ctx) const {
   const int64_t t = x.size(0);
   const DType a = x.dtype();
   AttentionActivations act;
   if (saved != nullptr) {
-    act.x = ctx.workspace.take(a, x.shape());
-    copy_tensor(act.x, x, ctx.stream);
+    act.x = x;
     act.rstd = ctx.workspace.take(DType::kFloat32, {t});
     act.lse = ctx.workspace.take(DType::kFloat32, {t, shape_.num_heads});
   }
@@ -63,7 +63,7 @@ void AttentionLayer::forward(Pass& pass, const Tensor& x, const LayerInputs& inp
   const MaterializedWeight weight = pass.use(parameters_.o_weight);
   ops::linear_forward(projected, act.out.reshaped({t, shape_.num_heads * shape_.head_dim}),
                       weight.tensor(), Tensor(), ctx);
-  ops::residual_add(x, x, projected, ctx);
+  ops::residual_add(out, x, projected, ctx);
   if (saved != nullptr) *saved = act;
 }
 

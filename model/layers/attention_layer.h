@@ -26,9 +26,10 @@ class AttentionLayer {
   void append_forward_uses(std::vector<ParameterUse>& uses) const;
   void append_backward_uses(std::vector<ParameterUse>& uses) const;
 
-  // x <- x + attention(norm(x)). Writes K and V into inputs.kv. With `saved`, keeps what backward
-  // needs; the saved keys and values are then inputs.kv's.
-  void forward(Pass& pass, const Tensor& x,  // [T, D] A, in place
+  // out = x + attention(norm(x)). Writes K and V into inputs.kv. With `saved`, keeps what backward
+  // needs; the saved x, keys and values are then the caller's.
+  void forward(Pass& pass, const Tensor& out,  // [T, D] A; x itself where nothing is saved
+               const Tensor& x,                // [T, D] A
                const LayerInputs& inputs, AttentionActivations* saved, OpContext& ctx) const;
 
   // dx <- dx + d attention(norm(x)) / d x, for the output's gradient in dx.

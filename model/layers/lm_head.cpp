@@ -16,11 +16,22 @@ struct LossValues {
       : all(flat.reshaped({4, flat.size(0) / 4})) {}
 
   Tensor row(int64_t index) const { return all.rows(index, 1).reshaped({all.size(1)}); }
-  ops::TokenLogprobs logprobs() const { return {.processed = row(0), .unfiltered = row(1)}; }
-  ops::LogprobGradients gradients() const { return {.dprocessed = row(2), .dunfiltered = row(3)}; }
 
   Tensor all;  // [4, N]
 };
+
+// Sums of the softmax, which the backward takes over, of `count` rows.
+Tensor take_sums(int64_t count, OpContext& ctx) {
+  return ctx.workspace.take(DType::kUint8, {count, ops::kRowSumsBytes});
+}
+
+ops::TokenLogprobs logprobs_of(const LossValues& values, const Tensor& sums) {
+  return {.processed = values.row(0), .unfiltered = values.row(1), .sums = sums};
+}
+
+ops::LogprobGradients gradients_of(const LossValues& values, const Tensor& sums) {
+  return {.dprocessed = values.row(2), .dunfiltered = values.row(3), .sums = sums};
+}
 
 // Rows [begin, begin + N).
 void evaluate(TokenLoss& loss, int64_t begin, const LossValues& values, const OpContext& ctx) {
@@ -42,6 +53,7 @@ struct LmHead::Chunk {
   int64_t begin;
   int64_t count;
   Tensor logits;                    // [count, V] float32
+  Tensor dlogits;                   // [count, V] A; the logits' memory where A is float32
   ops::TokenLogprobs logprobs;      // [count]
   ops::LogprobGradients gradients;  // [count]
   GradientView weight_gradient;     // [V, D]
@@ -84,12 +96,19 @@ void LmHead::chunk_logprobs(const Tensor& weight, const Tensor& x, const HeadTar
 void LmHead::chunk_backward(const Tensor& weight, const Tensor& dx, const Tensor& x,
                             const HeadTargets& targets, const Chunk& chunk, OpContext& ctx) const {
   ops::token_logprobs_backward(
-      chunk.logits, chunk.gradients, targets.targets.rows(chunk.begin, chunk.count),
+      chunk.dlogits, chunk.logits, chunk.gradients, targets.targets.rows(chunk.begin, chunk.count),
       targets.cuts == nullptr ? nullptr : targets.cuts + chunk.begin, targets.inv_temperature, ctx);
-  ops::linear_backward_input(dx.rows(chunk.begin, chunk.count), chunk.logits, weight, false, ctx);
-  ops::linear_backward_weight(chunk.weight_gradient.tensor, chunk.logits,
+  ops::linear_backward_input(dx.rows(chunk.begin, chunk.count), chunk.dlogits, weight, false, ctx);
+  ops::linear_backward_weight(chunk.weight_gradient.tensor, chunk.dlogits,
                               x.rows(chunk.begin, chunk.count), chunk.weight_gradient.accumulate,
                               ctx);
+}
+
+LmHead::LogitBuffers LmHead::take_buffers(int64_t rows, DType dtype, OpContext& ctx) const {
+  const Shape shape{std::min(rows, chunk_rows_), vocab_size_};
+  const auto take = [&](DType of) { return ctx.workspace.take(of, shape, ScratchOwner::kLogits); };
+  const Tensor logits = take(DType::kFloat32);
+  return {logits, dtype == DType::kFloat32 ? logits : take(dtype)};
 }
 
 void LmHead::score(Pass& pass, const ops::TokenLogprobs& out, const Tensor& x,
@@ -101,15 +120,18 @@ void LmHead::score(Pass& pass, const ops::TokenLogprobs& out, const Tensor& x,
   const MaterializedWeight weight = pass.use(weight_);
   for (int64_t begin = 0; begin < rows; begin += chunk_rows_) {
     const int64_t count = std::min(chunk_rows_, rows - begin);
-    chunk_logprobs(weight.tensor(), x, targets,
-                   {.begin = begin,
-                    .count = count,
-                    .logits = logits.rows(0, count),
-                    .logprobs = {.processed = out.processed.rows(begin, count),
-                                 .unfiltered = out.unfiltered.rows(begin, count)},
-                    .gradients = {},
-                    .weight_gradient = {}},
-                   ctx);
+    chunk_logprobs(
+        weight.tensor(), x, targets,
+        {.begin = begin,
+         .count = count,
+         .logits = logits.rows(0, count),
+         .dlogits = {},
+         .logprobs = {.processed = out.processed.rows(begin, count),
+                      .unfiltered = out.unfiltered.rows(begin, count),
+                      .sums = out.sums.is_absent() ? Tensor() : out.sums.rows(begin, count)},
+         .gradients = {},
+         .weight_gradient = {}},
+        ctx);
   }
 }
 
@@ -127,19 +149,21 @@ void LmHead::train_single_pass(Pass& pass, const Tensor& dx, const Tensor& x,
                                const HeadTargets& targets, TokenLoss& loss, OpContext& ctx) const {
   const int64_t rows = x.size(0);
   const int64_t chunk_rows = std::min(rows, chunk_rows_);
-  const Tensor logits =
-      ctx.workspace.take(DType::kFloat32, {chunk_rows, vocab_size_}, ScratchOwner::kLogits);
+  const LogitBuffers buffers = take_buffers(rows, x.dtype(), ctx);
   const Tensor flat_values = ctx.workspace.take(DType::kFloat32, {4 * chunk_rows});
+  const Tensor all_sums = take_sums(chunk_rows, ctx);
   const MaterializedWeight weight = pass.use(weight_);
   GradientView weight_gradient = pass.begin_grad(weight_);
   for (int64_t begin = 0; begin < rows; begin += chunk_rows_) {
     const int64_t count = std::min(chunk_rows_, rows - begin);
     const LossValues values(flat_values.rows(0, 4 * count));
+    const Tensor sums = all_sums.rows(0, count);
     const Chunk chunk{.begin = begin,
                       .count = count,
-                      .logits = logits.rows(0, count),
-                      .logprobs = values.logprobs(),
-                      .gradients = values.gradients(),
+                      .logits = buffers.logits.rows(0, count),
+                      .dlogits = buffers.dlogits.rows(0, count),
+                      .logprobs = logprobs_of(values, sums),
+                      .gradients = gradients_of(values, sums),
                       .weight_gradient = weight_gradient};
     chunk_logprobs(weight.tensor(), x, targets, chunk, ctx);
     evaluate(loss, begin, values, ctx);
@@ -154,21 +178,23 @@ void LmHead::train_two_pass(Pass& pass, const Tensor& dx, const Tensor& x,
                             const HeadTargets& targets, TokenLoss& loss, OpContext& ctx) const {
   const int64_t rows = x.size(0);
   const LossValues values(ctx.workspace.take(DType::kFloat32, {4 * rows}));
-  const ops::LogprobGradients gradients = values.gradients();
-  score(pass, values.logprobs(), x, targets, ctx);
+  const Tensor sums = take_sums(rows, ctx);
+  const ops::LogprobGradients gradients = gradients_of(values, sums);
+  score(pass, logprobs_of(values, sums), x, targets, ctx);
   evaluate(loss, 0, values, ctx);
-  const Tensor logits = ctx.workspace.take(
-      DType::kFloat32, {std::min(rows, chunk_rows_), vocab_size_}, ScratchOwner::kLogits);
+  const LogitBuffers buffers = take_buffers(rows, x.dtype(), ctx);
   const MaterializedWeight weight = pass.use(weight_);
   GradientView weight_gradient = pass.begin_grad(weight_);
   for (int64_t begin = 0; begin < rows; begin += chunk_rows_) {
     const int64_t count = std::min(chunk_rows_, rows - begin);
     const Chunk chunk{.begin = begin,
                       .count = count,
-                      .logits = logits.rows(0, count),
+                      .logits = buffers.logits.rows(0, count),
+                      .dlogits = buffers.dlogits.rows(0, count),
                       .logprobs = {},
                       .gradients = {.dprocessed = gradients.dprocessed.rows(begin, count),
-                                    .dunfiltered = gradients.dunfiltered.rows(begin, count)},
+                                    .dunfiltered = gradients.dunfiltered.rows(begin, count),
+                                    .sums = gradients.sums.rows(begin, count)},
                       .weight_gradient = weight_gradient};
     ops::linear_forward(chunk.logits, x.rows(begin, count), weight.tensor(), Tensor(), ctx);
     chunk_backward(weight.tensor(), dx, x, targets, chunk, ctx);

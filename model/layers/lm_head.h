@@ -76,6 +76,13 @@ class LmHead {
 
  private:
   struct Chunk;
+  // Of a chunk of rows, float32; and the gradients of its logits, which take the logits' own memory
+  // where A is float32.
+  struct LogitBuffers {
+    Tensor logits;   // [C, V] float32
+    Tensor dlogits;  // [C, V] A
+  };
+  LogitBuffers take_buffers(int64_t rows, DType dtype, OpContext& ctx) const;
   void check_cuts(const HeadTargets& targets, const Chunk& chunk, OpContext& ctx) const;
   void chunk_logprobs(const Tensor& weight, const Tensor& x, const HeadTargets& targets,
                       const Chunk& chunk, OpContext& ctx) const;

@@ -22,14 +22,14 @@ void MlpLayer::append_backward_uses(std::vector<ParameterUse>& uses) const {
   }
 }
 
-void MlpLayer::forward(Pass& pass, const Tensor& x, MlpActivations* saved, OpContext& ctx) const {
+void MlpLayer::forward(Pass& pass, const Tensor& out, const Tensor& x, MlpActivations* saved,
+                       OpContext& ctx) const {
   const int64_t t = x.size(0);
   const int64_t f = shape_.intermediate_size;
   const DType a = x.dtype();
   MlpActivations act;
   if (saved != nullptr) {
-    act.x = ctx.workspace.take(a, x.shape());
-    copy_tensor(act.x, x, ctx.stream);
+    act.x = x;
     act.rstd = ctx.workspace.take(DType::kFloat32, {t});
   }
   act.normed = ctx.workspace.take(a, x.shape());
@@ -48,7 +48,7 @@ void MlpLayer::forward(Pass& pass, const Tensor& x, MlpActivations* saved, OpCon
   const Tensor projected = ctx.workspace.take(a, x.shape());
   const MaterializedWeight weight = pass.use(parameters_.down_weight);
   ops::linear_forward(projected, act.gated, weight.tensor(), Tensor(), ctx);
-  ops::residual_add(x, x, projected, ctx);
+  ops::residual_add(out, x, projected, ctx);
   if (saved != nullptr) *saved = act;
 }
 

@@ -24,8 +24,9 @@ class MlpLayer {
   void append_forward_uses(std::vector<ParameterUse>& uses) const;
   void append_backward_uses(std::vector<ParameterUse>& uses) const;
 
-  // x <- x + mlp(norm(x)). With `saved`, keeps what backward needs.
-  void forward(Pass& pass, const Tensor& x,  // [T, D] A, in place
+  // out = x + mlp(norm(x)). With `saved`, keeps what backward needs; the saved x is the caller's.
+  void forward(Pass& pass, const Tensor& out,  // [T, D] A; x itself where nothing is saved
+               const Tensor& x,                // [T, D] A
                MlpActivations* saved, OpContext& ctx) const;
 
   // dx <- dx + d mlp(norm(x)) / d x, for the output's gradient in dx.

@@ -45,26 +45,34 @@ void token_logprobs(const TokenLogprobs& out, const Tensor& logits, const Tensor
   check_inv_temperature(op, inv_temperature);
   checks.expect("processed", out.processed, DType::kFloat32, {logits.size(0)});
   checks.expect("unfiltered", out.unfiltered, DType::kFloat32, {logits.size(0)});
+  checks.expect_if_present("sums", out.sums, DType::kUint8, {logits.size(0), kRowSumsBytes});
   checks.expect("targets", targets, DType::kInt32, {logits.size(0)});
   dispatch_device(
       ctx, [&] { token_logprobs_cpu(out, logits, targets, cuts, inv_temperature); },
       [&] { token_logprobs_cuda(out, logits, targets, cuts, inv_temperature, ctx); });
 }
 
-void token_logprobs_backward(const Tensor& logits, const LogprobGradients& gradients,
-                             const Tensor& targets, const TokenCut* cuts, float inv_temperature,
-                             OpContext& ctx) {
+void token_logprobs_backward(const Tensor& dlogits, const Tensor& logits,
+                             const LogprobGradients& gradients, const Tensor& targets,
+                             const TokenCut* cuts, float inv_temperature, OpContext& ctx) {
   const char* op = "token_logprobs_backward";
   const OperandChecks checks(op, ctx);
   check_logits(checks, op, logits);
   check_inv_temperature(op, inv_temperature);
+  checks.expect_activation("dlogits", dlogits);
+  checks.expect("dlogits", dlogits, dlogits.dtype(), logits.shape());
   checks.expect("dprocessed", gradients.dprocessed, DType::kFloat32, {logits.size(0)});
   checks.expect_if_present("dunfiltered", gradients.dunfiltered, DType::kFloat32, {logits.size(0)});
+  checks.expect_if_present("sums", gradients.sums, DType::kUint8, {logits.size(0), kRowSumsBytes});
   checks.expect("targets", targets, DType::kInt32, {logits.size(0)});
-  dispatch_device(
-      ctx, [&] { token_logprobs_backward_cpu(logits, gradients, targets, cuts, inv_temperature); },
+  dispatch(
+      op, dlogits.dtype(), ctx,
+      [&]<typename A>(A) {
+        token_logprobs_backward_cpu<A>(dlogits, logits, gradients, targets, cuts, inv_temperature);
+      },
       [&] {
-        token_logprobs_backward_cuda(logits, gradients, targets, cuts, inv_temperature, ctx);
+        token_logprobs_backward_cuda(dlogits, logits, gradients, targets, cuts, inv_temperature,
+                                     ctx);
       });
 }
 

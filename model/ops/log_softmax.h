@@ -43,9 +43,19 @@ void compute_cuts(TokenCut* cuts,        // [T], host
                   const Tensor& logits,  // [T, V] float32
                   const SamplingFilter& filter, OpContext& ctx);
 
+// What the softmax of a row came to: its largest scaled logit z, and the sums of exp(z - max) over
+// all tokens and over the kept ones.
+struct RowSums {
+  float max;
+  double all;
+  double kept;
+};
+constexpr int64_t kRowSumsBytes = sizeof(RowSums);
+
 struct TokenLogprobs {
   Tensor processed;   // [T] float32: over the kept set, to which the target always belongs
   Tensor unfiltered;  // [T] float32: over the whole vocabulary, same temperature
+  Tensor sums = {};   // [T, kRowSumsBytes] uint8: RowSums, for the backward; or absent
 };
 
 // Log-probability of targets[t] under row t. Where the cut keeps everything both results are the
@@ -57,15 +67,18 @@ void token_logprobs(const TokenLogprobs& out,
                     const TokenCut* cuts,   // [T], host; null keeps everything
                     float inv_temperature, OpContext& ctx);
 
-// Turns logits into d loss / d logits in place, from the gradients of the two log-probabilities:
+// d loss / d logits from the gradients of the two log-probabilities:
 // dlogits = inv_temperature * (dprocessed (onehot - p_kept) + dunfiltered (onehot - p_all)).
-// Rows whose two gradients are 0 become exactly 0.
+// in float32, rounded once to dlogits' dtype. Rows whose two gradients are 0 become exactly 0.
 struct LogprobGradients {
   Tensor dprocessed;   // [T] float32
   Tensor dunfiltered;  // [T] float32, or absent
+  Tensor sums = {};    // [T, kRowSumsBytes] uint8: what token_logprobs left of the same logits,
+                       // targets, cuts and temperature, which are then not checked again; or absent
 };
 
-void token_logprobs_backward(const Tensor& logits,  // [T, V] float32, overwritten
+void token_logprobs_backward(const Tensor& dlogits,  // [T, V] float32 or bfloat16; may be logits
+                             const Tensor& logits,   // [T, V] float32
                              const LogprobGradients& gradients,
                              const Tensor& targets,  // [T] int32
                              const TokenCut* cuts,   // [T], host; null keeps everything

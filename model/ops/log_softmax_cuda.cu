@@ -58,10 +58,18 @@ __global__ void row_factors_kernel(RowFactors* out, const RowSums* sums, const f
   out[t] = factors;
 }
 
-// Puts values where load_block takes them from.
-__device__ inline void store_block(const BlockValues& values, const SoftmaxRows& rows, int64_t t,
-                                   int64_t begin) {
-  float* data = rows.logits + t * rows.vocabulary + begin;
+// Where gradients of logits go, in the places of SoftmaxRows.
+template <typename D>
+struct GradientRows {
+  D* data;       // [T, V]
+  bool aligned;  // all rows, for packets of kLanesPerThread
+};
+
+// Puts values, rounded, where load_block takes them from.
+template <typename D>
+__device__ inline void store_block(const GradientRows<D>& to, const BlockValues& values,
+                                   const SoftmaxRows& rows, int64_t t, int64_t begin) {
+  D* data = to.data + t * rows.vocabulary + begin;
   const int64_t left = rows.vocabulary - begin;
 #pragma unroll
   for (int group = 0; group < kBlockGroups; ++group) {
@@ -69,15 +77,15 @@ __device__ inline void store_block(const BlockValues& values, const SoftmaxRows&
     const int64_t count = left - token;
     store_group(data + token, values[group],
                 count < 0 ? 0 : static_cast<int>(count < kLanesPerThread ? count : kLanesPerThread),
-                rows.aligned);
+                to.aligned);
   }
 }
 
 // A warp a block of a row.
-template <bool kHasCuts>
+template <bool kHasCuts, typename D>
 __global__ void __launch_bounds__(kThreads)
-    logprobs_backward_kernel(SoftmaxRows rows, const RowFactors* row_factors, const TokenCut* cuts,
-                             const int32_t* targets) {
+    logprobs_backward_kernel(GradientRows<D> to, SoftmaxRows rows, const RowFactors* row_factors,
+                             const TokenCut* cuts, const int32_t* targets) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const int64_t t = at / rows.num_blocks;
   if (t >= rows.num_rows) return;
@@ -90,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int i = 0; i < kLanesPerThread; ++i) values[group][i] = 0.0f;
     }
-    store_block(values, rows, t, begin);
+    store_block(to, values, rows, t, begin);
     return;
   }
   load_block(values, rows, t, begin);
@@ -109,7 +117,11 @@ __global__ void __launch_bounds__(kThreads)
       if (block_token(group, i) == target) value = __fadd_rn(value, factors.target);
     }
   }
-  store_block(values, rows, t, begin);
+  store_block(to, values, rows, t, begin);
+}
+
+RowSums* stored_sums(const Tensor& sums) {
+  return sums.is_absent() ? nullptr : static_cast<RowSums*>(sums.raw());
 }
 
 }  // namespace
@@ -120,7 +132,7 @@ void compute_cuts_cuda(TokenCut* cuts, const Tensor& logits, const SamplingFilte
   const SoftmaxRows rows = softmax_rows(logits, filter.inv_temperature());
   if (rows.num_rows == 0) return;
   const Workspace::Scope scope(ctx.workspace);
-  const RowStatistics statistics = softmax_statistics(op, rows, {}, ctx);
+  const RowStatistics statistics = softmax_statistics(op, rows, {}, nullptr, ctx);
   const TokenCut* device_cuts = row_cuts(op, rows, statistics.rows, filter, ctx);
   check_rows(op, rows, statistics, nullptr, ctx);
   if (device_cuts == nullptr) {
@@ -139,15 +151,16 @@ void token_logprobs_cuda(const TokenLogprobs& out, const Tensor& logits, const T
   const Workspace::Scope scope(ctx.workspace);
   const auto* ids = targets.data<int32_t>();
   const RowSelection selection{cuts_to_device(cuts, rows.num_rows, ctx), ids};
-  const RowStatistics statistics = softmax_statistics(op, rows, selection, ctx);
+  const RowStatistics statistics =
+      softmax_statistics(op, rows, selection, stored_sums(out.sums), ctx);
   launch(op, logprobs_kernel, ceil_div(rows.num_rows, kThreads), kThreads, ctx,
          out.processed.data<float>(), out.unfiltered.data<float>(), rows, statistics.rows, ids);
   check_rows(op, rows, statistics, ids, ctx);
 }
 
-void token_logprobs_backward_cuda(const Tensor& logits, const LogprobGradients& gradients,
-                                  const Tensor& targets, const TokenCut* cuts,
-                                  float inv_temperature, OpContext& ctx) {
+void token_logprobs_backward_cuda(const Tensor& dlogits, const Tensor& logits,
+                                  const LogprobGradients& gradients, const Tensor& targets,
+                                  const TokenCut* cuts, float inv_temperature, OpContext& ctx) {
   const char* op = "token_logprobs_backward";
   const SoftmaxRows rows = softmax_rows(logits, inv_temperature);
   if (rows.num_rows == 0) return;
@@ -156,15 +169,24 @@ void token_logprobs_backward_cuda(const Tensor& logits, const LogprobGradients& 
       cuts_to_device(cuts, rows.num_rows, ctx), targets.data<int32_t>(),
       gradients.dprocessed.data<float>(),
       gradients.dunfiltered.is_absent() ? nullptr : gradients.dunfiltered.data<float>()};
-  const RowStatistics statistics = softmax_statistics(op, rows, selection, ctx);
+  const RowSums* sums = stored_sums(gradients.sums);
+  RowStatistics statistics{};
+  if (sums == nullptr) {
+    statistics = softmax_statistics(op, rows, selection, nullptr, ctx);
+    sums = statistics.rows;
+  }
   auto* factors = workspace_array<RowFactors>(ctx, rows.num_rows);
-  launch(op, row_factors_kernel, ceil_div(rows.num_rows, kThreads), kThreads, ctx, factors,
-         statistics.rows, selection.dprocessed, selection.dunfiltered, rows.num_rows,
-         inv_temperature);
-  launch(op, cuts == nullptr ? logprobs_backward_kernel<false> : logprobs_backward_kernel<true>,
-         ceil_div(rows.num_rows * rows.num_blocks, kWarps), kThreads, ctx, rows, factors,
-         selection.cuts, selection.targets);
-  check_rows(op, rows, statistics, selection.targets, ctx);
+  launch(op, row_factors_kernel, ceil_div(rows.num_rows, kThreads), kThreads, ctx, factors, sums,
+         selection.dprocessed, selection.dunfiltered, rows.num_rows, inv_temperature);
+  dispatch_device_type(op, dlogits.dtype(), [&]<typename D>(D) {
+    GradientRows<D> to{device_data<D>(dlogits), false};
+    to.aligned = rows.vocabulary % kLanesPerThread == 0 && is_aligned<kLanesPerThread>(to.data);
+    launch(op,
+           cuts == nullptr ? logprobs_backward_kernel<false, D> : logprobs_backward_kernel<true, D>,
+           ceil_div(rows.num_rows * rows.num_blocks, kWarps), kThreads, ctx, to, rows, factors,
+           selection.cuts, selection.targets);
+  });
+  if (gradients.sums.is_absent()) check_rows(op, rows, statistics, selection.targets, ctx);
 }
 
 }  // namespace grpo::ops

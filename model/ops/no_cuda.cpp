@@ -73,7 +73,9 @@ void embedding_backward_cuda(const Tensor&, const Tensor&, const Tensor&, bool, 
   throw_no_cuda("embedding_backward");
 }
 
-double sum_of_squares_cuda(const Tensor&, OpContext&) { throw_no_cuda("sum_of_squares"); }
+void sums_of_squares_cuda(std::span<double>, std::span<const Tensor>, OpContext&) {
+  throw_no_cuda("sums_of_squares");
+}
 
 void convert_cuda(const Tensor&, const Tensor&, OpContext&) { throw_no_cuda("convert"); }
 
@@ -109,8 +111,8 @@ void token_logprobs_cuda(const TokenLogprobs&, const Tensor&, const Tensor&, con
   throw_no_cuda("token_logprobs");
 }
 
-void token_logprobs_backward_cuda(const Tensor&, const LogprobGradients&, const Tensor&,
-                                  const TokenCut*, float, OpContext&) {
+void token_logprobs_backward_cuda(const Tensor&, const Tensor&, const LogprobGradients&,
+                                  const Tensor&, const TokenCut*, float, OpContext&) {
   throw_no_cuda("token_logprobs_backward");
 }
 

@@ -8,12 +8,22 @@
 namespace grpo::ops {
 
 double sum_of_squares(const Tensor& x, OpContext& ctx) {
-  const char* op = "sum_of_squares";
-  OperandChecks(op, ctx).expect("x", x, DType::kFloat32, x.shape());
   double total = 0.0;
-  dispatch_device(
-      ctx, [&] { total = sum_of_squares_cpu(x); }, [&] { total = sum_of_squares_cuda(x, ctx); });
+  sums_of_squares({&total, 1}, {&x, 1}, ctx);
   return total;
+}
+
+void sums_of_squares(std::span<double> sums, std::span<const Tensor> xs, OpContext& ctx) {
+  const OperandChecks checks("sums_of_squares", ctx);
+  CHECK(sums.size() == xs.size(), "sums_of_squares: {} arrays, room for {}", xs.size(),
+        sums.size());
+  for (const Tensor& x : xs) checks.expect("x", x, DType::kFloat32, x.shape());
+  dispatch_device(
+      ctx,
+      [&] {
+        for (size_t i = 0; i < xs.size(); ++i) sums[i] = sum_of_squares_cpu(xs[i]);
+      },
+      [&] { sums_of_squares_cuda(sums, xs, ctx); });
 }
 
 void convert(const Tensor& destination, const Tensor& source, OpContext& ctx) {

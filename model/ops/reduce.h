@@ -1,6 +1,8 @@
 // Reductions and conversions over flat arrays. N elements.
 #pragma once
 
+#include <span>
+
 #include "model/core/tensor.h"
 #include "model/ops/op_context.h"
 
@@ -10,6 +12,11 @@ namespace grpo::ops {
 // input gives a non-finite result. Waits for the device.
 double sum_of_squares(const Tensor& x,  // [N] float32
                       OpContext& ctx);
+
+// The same of several arrays, each by itself, in one wait.
+void sums_of_squares(std::span<double> sums,      // [arrays], host
+                     std::span<const Tensor> xs,  // [arrays], each [N] float32
+                     OpContext& ctx);
 
 // destination[i] = source[i] converted (bfloat16 rounds to nearest even). Equal dtypes copy bits.
 void convert(const Tensor& destination,  // [N] float32 or bfloat16

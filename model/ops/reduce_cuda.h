@@ -5,7 +5,7 @@
 
 namespace grpo::ops {
 
-double sum_of_squares_cuda(const Tensor& x, OpContext& ctx);
+void sums_of_squares_cuda(std::span<double> sums, std::span<const Tensor> xs, OpContext& ctx);
 void convert_cuda(const Tensor& destination, const Tensor& source, OpContext& ctx);
 void add_into_cuda(const Tensor& y, const Tensor& x, OpContext& ctx);
 

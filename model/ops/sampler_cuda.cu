@@ -177,9 +177,9 @@ void sample_tokens_cuda(SampledToken* out, const Tensor& logits, const double* u
   auto* device_uniforms = workspace_array<double>(ctx, rows.num_rows);
   cuda_copy_bytes(device_uniforms, ctx.device, uniforms, Device::cpu(),
                   static_cast<size_t>(rows.num_rows) * sizeof(double), ctx.stream);
-  RowStatistics statistics = softmax_statistics(op, rows, {}, ctx);
+  RowStatistics statistics = softmax_statistics(op, rows, {}, nullptr, ctx);
   const TokenCut* cuts = row_cuts(op, rows, statistics.rows, filter, ctx);
-  if (cuts != nullptr) statistics = softmax_statistics(op, rows, {.cuts = cuts}, ctx);
+  if (cuts != nullptr) statistics = softmax_statistics(op, rows, {.cuts = cuts}, nullptr, ctx);
   auto* device_out = workspace_array<SampledToken>(ctx, rows.num_rows);
   launch(op, draw_kernel, ceil_div(rows.num_rows, kWarps), kThreads, ctx, device_out, rows,
          statistics, cuts, device_uniforms);
@@ -192,7 +192,7 @@ void argmax_tokens_cuda(SampledToken* out, const Tensor& logits, OpContext& ctx)
   const SoftmaxRows rows = softmax_rows(logits, 1.0f);
   if (rows.num_rows == 0) return;
   const Workspace::Scope scope(ctx.workspace);
-  const RowStatistics statistics = softmax_statistics(op, rows, {}, ctx);
+  const RowStatistics statistics = softmax_statistics(op, rows, {}, nullptr, ctx);
   auto* device_out = workspace_array<SampledToken>(ctx, rows.num_rows);
   launch(op, argmax_kernel, ceil_div(rows.num_rows, kWarps), kThreads, ctx, device_out, rows,
          statistics);

@@ -117,7 +117,7 @@ SoftmaxRows softmax_rows(const Tensor& logits, float inv_temperature) {
 }
 
 RowStatistics softmax_statistics(const char* op, const SoftmaxRows& rows,
-                                 const RowSelection& selection, OpContext& ctx) {
+                                 const RowSelection& selection, RowSums* sums, OpContext& ctx) {
   CHECK(rows.num_rows < std::numeric_limits<int32_t>::max() / 2, "{}: {} rows", op, rows.num_rows);
   const int64_t num_sums = rows.num_rows * rows.num_blocks;
   const bool has_cuts = selection.cuts != nullptr;
@@ -125,7 +125,7 @@ RowStatistics softmax_statistics(const char* op, const SoftmaxRows& rows,
   out.blocks.max = workspace_array<float>(ctx, num_sums);
   out.blocks.all = workspace_array<float>(ctx, num_sums);
   out.blocks.kept = has_cuts ? workspace_array<float>(ctx, num_sums) : out.blocks.all;
-  out.rows = workspace_array<RowSums>(ctx, rows.num_rows);
+  out.rows = sums == nullptr ? workspace_array<RowSums>(ctx, rows.num_rows) : sums;
   out.defects = workspace_array<RowDefects>(ctx, 1);
   cuda_fill_bytes(ctx.device, out.defects, kNoRowByte, sizeof(RowDefects), ctx.stream);
   launch(op, has_cuts ? block_sums_kernel<true> : block_sums_kernel<false>,

@@ -27,13 +27,6 @@ struct BlockSums {
   float* kept;  // [T, B]; `all` where everything is kept
 };
 
-// Of one row: its largest z and the sums of exp(z - max).
-struct RowSums {
-  float max;
-  double all;
-  double kept;
-};
-
 // First row with a defect, or one no row has.
 struct RowDefects {
   int32_t non_finite;  // NaN, +infinity or no finite logit
@@ -48,15 +41,16 @@ struct RowSelection {
   const float* dunfiltered = nullptr;  // [T]; null for 0
 };
 
-// In the workspace, valid in the caller's Scope.
+// In the workspace (but for rows that the caller gave room for), valid in the caller's Scope.
 struct RowStatistics {
   BlockSums blocks;
   RowSums* rows;        // [T]
   RowDefects* defects;  // one
 };
 
+// `sums` [T] of device memory receives the rows' sums; null: the workspace does.
 RowStatistics softmax_statistics(const char* op, const SoftmaxRows& rows,
-                                 const RowSelection& selection, OpContext& ctx);
+                                 const RowSelection& selection, RowSums* sums, OpContext& ctx);
 
 // Waits for the device. Throws what the CPU throws: InternalError for a target outside the
 // vocabulary, NonFiniteError, both for the first such row.

@@ -36,7 +36,9 @@ AdamWState on_host(const AdamWState& s) {
 }
 
 TokenLogprobs on_host(const TokenLogprobs& l) {
-  return {.processed = on_host(l.processed), .unfiltered = on_host(l.unfiltered)};
+  return {.processed = on_host(l.processed),
+          .unfiltered = on_host(l.unfiltered),
+          .sums = on_host(l.sums)};
 }
 
 Region on_host(const Region& r) {
@@ -48,7 +50,9 @@ Region on_host(const Region& r) {
 }
 
 LogprobGradients on_host(const LogprobGradients& g) {
-  return {.dprocessed = on_host(g.dprocessed), .dunfiltered = on_host(g.dunfiltered)};
+  return {.dprocessed = on_host(g.dprocessed),
+          .dunfiltered = on_host(g.dunfiltered),
+          .sums = on_host(g.sums)};
 }
 
 KvView on_host(const KvView& kv) {
@@ -102,10 +106,10 @@ void token_logprobs_cuda(const TokenLogprobs& out, const Tensor& logits, const T
   run_on_host(token_logprobs, out, logits, targets, cuts, inv_temperature);
 }
 
-void token_logprobs_backward_cuda(const Tensor& logits, const LogprobGradients& gradients,
-                                  const Tensor& targets, const TokenCut* cuts,
-                                  float inv_temperature, OpContext&) {
-  run_on_host(token_logprobs_backward, logits, gradients, targets, cuts, inv_temperature);
+void token_logprobs_backward_cuda(const Tensor& dlogits, const Tensor& logits,
+                                  const LogprobGradients& gradients, const Tensor& targets,
+                                  const TokenCut* cuts, float inv_temperature, OpContext&) {
+  run_on_host(token_logprobs_backward, dlogits, logits, gradients, targets, cuts, inv_temperature);
 }
 
 void sample_tokens_cuda(SampledToken* out, const Tensor& logits, const double* uniforms,
@@ -127,7 +131,11 @@ void sgd_step_cuda(const Tensor& master, const Tensor& weight, const Tensor& gra
   run_on_host(sgd_step, master, weight, gradient, scalars);
 }
 
-double sum_of_squares_cuda(const Tensor& x, OpContext&) { return run_on_host(sum_of_squares, x); }
+void sums_of_squares_cuda(std::span<double> out, std::span<const Tensor> xs, OpContext&) {
+  std::vector<Tensor> host;
+  for (const Tensor& x : xs) host.push_back(on_host(x));
+  sums_of_squares(out, host, testing::host_context());
+}
 
 void convert_cuda(const Tensor& destination, const Tensor& source, OpContext&) {
   run_on_host(convert, destination, source);

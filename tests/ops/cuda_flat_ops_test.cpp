@@ -52,6 +52,18 @@ TEST_P(CudaFlatOpsTest, SumOfSquares) {
   EXPECT_EQ(sum_of_squares(to_cuda(x, 1), cuda()), sum) << "unaligned";
 }
 
+TEST_P(CudaFlatOpsTest, SumsOfSquaresAreThoseOfEachArray) {
+  std::vector<Tensor> arrays;
+  std::vector<double> wanted;
+  for (const int64_t count : {int64_t{0}, GetParam(), int64_t{5}, int64_t{0}, int64_t{40000}}) {
+    arrays.push_back(to_cuda(random(DType::kFloat32, {count}), count % 2));
+    wanted.push_back(sum_of_squares(arrays.back(), cuda()));
+  }
+  std::vector<double> sums(arrays.size(), -1.0);
+  sums_of_squares(sums, arrays, cuda());
+  EXPECT_EQ(sums, wanted);
+}
+
 TEST_P(CudaFlatOpsTest, SumOfSquaresShowsNonFiniteValues) {
   if (GetParam() == 0) return;
   const Tensor x = random(DType::kFloat32, shape());

@@ -177,13 +177,42 @@ TEST_P(CudaLogitsTest, LogprobsBackward) {
     for (const bool both : {true, false}) {
       const TokenCut* stored = both ? cuts.data() : nullptr;
       const Tensor wanted = copy(logits);
-      token_logprobs_backward(wanted, {dprocessed, both ? dunfiltered : Tensor()}, targets, stored,
-                              1.25f, ctx());
+      token_logprobs_backward(wanted, wanted, {dprocessed, both ? dunfiltered : Tensor()}, targets,
+                              stored, 1.25f, ctx());
       expect_bits({wanted}, [&](int64_t shift) {
         const Tensor dlogits = to_cuda(logits, shift);
-        token_logprobs_backward(dlogits,
+        token_logprobs_backward(dlogits, dlogits,
                                 {to_cuda(dprocessed), both ? to_cuda(dunfiltered) : Tensor()},
                                 to_cuda(targets), stored, 1.25f, cuda());
+        return Results{dlogits};
+      });
+    }
+  }
+}
+
+// As training calls it: into other memory, in bfloat16, with the sums of the forward.
+TEST_P(CudaLogitsTest, LogprobsBackwardFromSums) {
+  const Tensor logits = logits_of(Pattern::kNormal);
+  const Tensor targets = targets_of(rows(), vocabulary());
+  const Tensor gradient = random(DType::kFloat32, {rows()});
+  if (rows() > 1) gradient.data<float>()[1] = 0.0f;
+  for (const bool has_cuts : {false, true}) {
+    const std::vector<TokenCut> cuts = cuts_of(logits, {0.8f, 40, 0.9}, ctx());
+    const TokenCut* stored = has_cuts ? cuts.data() : nullptr;
+    const Shape shape{rows()};
+    for (const DType dtype : {DType::kFloat32, DType::kBfloat16}) {
+      const Tensor wanted = make(dtype, logits.shape());
+      token_logprobs_backward(wanted, logits, {gradient, gradient}, targets, stored, 1.25f, ctx());
+      expect_bits({wanted}, [&](int64_t shift) {
+        const Tensor there = to_cuda(logits, shift);
+        const Tensor ids = to_cuda(targets);
+        const TokenLogprobs out{cuda_make(DType::kFloat32, shape),
+                                cuda_make(DType::kFloat32, shape),
+                                cuda_make(DType::kUint8, {rows(), kRowSumsBytes})};
+        token_logprobs(out, there, ids, stored, 1.25f, cuda());
+        const Tensor dlogits = cuda_make(dtype, logits.shape(), shift);
+        token_logprobs_backward(dlogits, there, {to_cuda(gradient), to_cuda(gradient), out.sums},
+                                ids, stored, 1.25f, cuda());
         return Results{dlogits};
       });
     }
@@ -274,7 +303,7 @@ TEST_P(CudaLogitsRowsTest, RowsDoNotDependOnTheirCompany) {
     token_logprobs({out.processed, out.unfiltered}, part, ids, cuts.data(),
                    filter.inv_temperature(), cuda());
     const Tensor gradient = from(DType::kFloat32, {count}, Values(static_cast<size_t>(count), 0.3));
-    token_logprobs_backward(part, {to_cuda(gradient), to_cuda(gradient)}, ids, cuts.data(),
+    token_logprobs_backward(part, part, {to_cuda(gradient), to_cuda(gradient)}, ids, cuts.data(),
                             filter.inv_temperature(), cuda());
     for (Tensor* tensor : {&out.processed, &out.unfiltered, &out.dlogits})
       *tensor = to_host(*tensor);
@@ -357,7 +386,7 @@ TEST_F(CudaLogitsErrorTest, NonFiniteRowsAreNamed) {
       expect_named([&](const Tensor& x, OpContext& on) { argmax_tokens(sampled.data(), x, on); });
       expect_named([&](const Tensor& x, OpContext& on) { logprobs(x, {0, 0, 0, 0}, on); });
       expect_named([&](const Tensor& x, OpContext& on) {
-        token_logprobs_backward(x, {floats_on({1, 1, 1, 1}, on), Tensor()},
+        token_logprobs_backward(x, x, {floats_on({1, 1, 1, 1}, on), Tensor()},
                                 ids_on({0, 0, 0, 0}, on), nullptr, 1.0f, on);
       });
     }
@@ -372,7 +401,7 @@ TEST_F(CudaLogitsErrorTest, RowsWithoutGradientBecomeZero) {
   const Tensor logits = random(DType::kFloat32, {2, 50});
   poison_memory(logits.rows(0, 1).raw(), logits.rows(0, 1).size_bytes(), Device::cpu());
   const Tensor dlogits = to_cuda(logits);
-  token_logprobs_backward(dlogits, {floats_on({0.0, 1.0}, cuda()), Tensor()},
+  token_logprobs_backward(dlogits, dlogits, {floats_on({0.0, 1.0}, cuda()), Tensor()},
                           ids_on({3, 4}, cuda()), nullptr, 1.0f, cuda());
   EXPECT_EQ(values_of(to_host(dlogits).rows(0, 1)), Values(50, 0.0));
 }
@@ -390,7 +419,7 @@ TEST_F(CudaLogitsErrorTest, TargetsOutsideTheVocabularyAreNamed) {
     expect_error<InternalError>(
         logits,
         [&](const Tensor& x, OpContext& on) {
-          token_logprobs_backward(x, {floats_on({1, 0, 1}, on), Tensor()},
+          token_logprobs_backward(x, x, {floats_on({1, 0, 1}, on), Tensor()},
                                   ids_on({0, target, target}, on), nullptr, 1.0f, on);
         },
         words.c_str());

@@ -237,16 +237,50 @@ TEST_F(LogSoftmaxTest, BackwardIsTheDerivative) {
       return total;
     };
     const Values before = values_of(logits);
-    token_logprobs_backward(logits, {dprocessed, dunfiltered}, ints({3}, targets), cuts.data(),
-                            inv_temperature, ctx());
+    token_logprobs_backward(logits, logits, {dprocessed, dunfiltered}, ints({3}, targets),
+                            cuts.data(), inv_temperature, ctx());
     expect_gradient(logits, loss, before, {kLogprobGradient, 0.0}, "dlogits");
   }
+}
+
+// With the sums of the forward, into other memory, and rounded once: the same gradients.
+TEST_F(LogSoftmaxTest, BackwardFromSumsIsTheSame) {
+  constexpr int64_t kSize = 1030;
+  const Tensor logits = random(DType::kFloat32, {4, kSize}, 2.0);
+  std::vector<TokenCut> cuts(4);
+  compute_cuts(cuts.data(), logits, {0.8f, 5, 0.9}, ctx());
+  cuts[2] = {};
+  const Tensor targets = ints({4}, {0, 1029, 17, 3});
+  const Tensor dprocessed = from(DType::kFloat32, {4}, {0.7, -1.5, 0.25, 0.0});
+  const Tensor dunfiltered = from(DType::kFloat32, {4}, {-0.4, 0.0, 2.0, 0.0});
+  const TokenLogprobs out{make(DType::kFloat32, {4}), make(DType::kFloat32, {4}),
+                          make(DType::kUint8, {4, kRowSumsBytes})};
+  token_logprobs(out, logits, targets, cuts.data(), 1.25f, ctx());
+  const Values before = values_of(logits);
+  const Tensor dlogits = make(DType::kFloat32, logits.shape());
+  const Tensor rounded = make(DType::kBfloat16, logits.shape());
+  for (const Tensor& to : {dlogits, rounded}) {
+    token_logprobs_backward(to, logits, {dprocessed, dunfiltered, out.sums}, targets, cuts.data(),
+                            1.25f, ctx());
+  }
+  EXPECT_EQ(values_of(logits), before);
+  token_logprobs_backward(logits, logits, {dprocessed, dunfiltered}, targets, cuts.data(), 1.25f,
+                          ctx());
+  EXPECT_EQ(values_of(dlogits), values_of(logits));
+  for (int64_t i = 0; i < 4 * kSize; ++i) {
+    ASSERT_EQ(rounded.data<Bfloat16>()[i].bits, Bfloat16(logits.data<float>()[i]).bits) << i;
+  }
+  // They are taken from there, not found again.
+  fill_zero(out.sums);
+  token_logprobs_backward(dlogits, logits, {dprocessed, dunfiltered, out.sums}, targets,
+                          cuts.data(), 1.25f, ctx());
+  EXPECT_FALSE(std::isfinite(values_of(dlogits)[5]));
 }
 
 TEST_F(LogSoftmaxTest, RowsWithoutGradientBecomeZero) {
   const Tensor logits = random(DType::kFloat32, {2, 50});
   poison_memory(logits.rows(0, 1).raw(), logits.rows(0, 1).size_bytes(), Device::cpu());
-  token_logprobs_backward(logits, {from(DType::kFloat32, {2}, {0.0, 1.0}), Tensor()},
+  token_logprobs_backward(logits, logits, {from(DType::kFloat32, {2}, {0.0, 1.0}), Tensor()},
                           ints({2}, {3, 4}), nullptr, 1.0f, ctx());
   EXPECT_EQ(values_of(logits.rows(0, 1)), Values(50, 0.0));
   EXPECT_GT(logits.data<float>()[54], 0.0f);
@@ -269,7 +303,7 @@ TEST_F(LogSoftmaxTest, NonFiniteRowsAreNamed) {
       expect_row_1([&] { compute_cuts(cuts.data(), logits, {1.0f, 5, 0.9}, ctx()); });
       expect_row_1([&] { logprobs(logits, {0, 0, 0}, nullptr, 1.0f); });
       expect_row_1([&] {
-        token_logprobs_backward(logits, {from(DType::kFloat32, {3}, {1, 1, 1}), Tensor()},
+        token_logprobs_backward(logits, logits, {from(DType::kFloat32, {3}, {1, 1, 1}), Tensor()},
                                 ints({3}, {0, 0, 0}), nullptr, 1.0f, ctx());
       });
     }
@@ -282,7 +316,7 @@ TEST_F(LogSoftmaxTest, ZeroRowsAndChecks) {
   compute_cuts(nullptr, none, {1.0f, 3, 0.5}, ctx());
   logprobs(none, {}, nullptr, 1.0f);
   const Tensor empty = make(DType::kFloat32, {0});
-  token_logprobs_backward(none, {empty, empty}, ints({0}, {}), nullptr, 1.0f, ctx());
+  token_logprobs_backward(none, none, {empty, empty}, ints({0}, {}), nullptr, 1.0f, ctx());
 
   const Tensor logits = random(DType::kFloat32, {1, 7});
   TokenCut cut;

@@ -37,6 +37,20 @@ TEST_F(ReduceTest, SumOfSquaresShowsNonFiniteValues) {
   }
 }
 
+TEST_F(ReduceTest, SumsOfSquaresAreThoseOfEachArray) {
+  std::vector<Tensor> arrays;
+  std::vector<double> wanted;
+  for (const int64_t count : {3, 0, 100, 1}) {
+    arrays.push_back(random(DType::kFloat32, {count}));
+    wanted.push_back(sum_of_squares(arrays.back(), ctx()));
+  }
+  std::vector<double> sums(arrays.size(), -1.0);
+  sums_of_squares(sums, arrays, ctx());
+  EXPECT_EQ(sums, wanted);
+  EXPECT_THROW(sums_of_squares(std::span(sums).first(3), arrays, ctx()), InternalError);
+  sums_of_squares({}, {}, ctx());
+}
+
 TEST_F(ReduceTest, ConvertRoundsToNearestEvenAndCopiesBits) {
   const Tensor source = from(DType::kFloat32, {4}, {1.0, 1.00390625, 1.01171875, -3.1415926});
   const Tensor bf16 = make(DType::kBfloat16, {4});

@@ -207,22 +207,22 @@ class StepOperators {
       const Tensor out = o.zeros(dtype_, {t_, out_size});
       return [=, this] { ops::linear_forward(out, x, weight, bias, ctx_); };
     };
-    add_product_gradients(name, {t_, out_size, in_size}, dtype_);
+    add_product_gradients(name, {t_, out_size, in_size});
   }
 
   struct ProductSizes {
     int64_t rows, out, in;
   };
 
-  void add_product_gradients(const std::string& name, const ProductSizes& s, DType dout_dtype) {
+  void add_product_gradients(const std::string& name, const ProductSizes& s) {
     calls_[name + " input gradient"] = [=, this](Operands& o) -> Call {
-      const Tensor dout = o.random(dout_dtype, {s.rows, s.out});
+      const Tensor dout = o.random(dtype_, {s.rows, s.out});
       const Tensor weight = o.random(dtype_, {s.out, s.in}, kWeightDeviation);
       const Tensor dx = o.zeros(dtype_, {s.rows, s.in});
       return [=, this] { ops::linear_backward_input(dx, dout, weight, false, ctx_); };
     };
     calls_[name + " weight gradient"] = [=, this](Operands& o) -> Call {
-      const Tensor dout = o.random(dout_dtype, {s.rows, s.out});
+      const Tensor dout = o.random(dtype_, {s.rows, s.out});
       const Tensor x = o.random(dtype_, {s.rows, s.in});
       const Tensor dweight = o.zeros(DType::kFloat32, {s.out, s.in});
       return [=, this] { ops::linear_backward_weight(dweight, dout, x, true, ctx_); };
@@ -246,14 +246,20 @@ class StepOperators {
     };
     calls_["token_logprobs_backward"] = [this](Operands& o) -> Call {
       const Tensor logits = o.random(DType::kFloat32, {chunk_, v_});
+      const Tensor dlogits = o.zeros(dtype_, {chunk_, v_});
+      const Tensor targets = batch_.targets.rows(0, chunk_);
+      const ops::TokenLogprobs found{.processed = o.zeros(DType::kFloat32, {chunk_}),
+                                     .unfiltered = o.zeros(DType::kFloat32, {chunk_}),
+                                     .sums = o.zeros(DType::kUint8, {chunk_, ops::kRowSumsBytes})};
       const ops::LogprobGradients from{.dprocessed = o.random(DType::kFloat32, {chunk_}),
-                                       .dunfiltered = o.random(DType::kFloat32, {chunk_})};
+                                       .dunfiltered = o.random(DType::kFloat32, {chunk_}),
+                                       .sums = found.sums};
+      ops::token_logprobs(found, logits, targets, nullptr, 1.0f, ctx_);
       return [=, this] {
-        ops::token_logprobs_backward(logits, from, batch_.targets.rows(0, chunk_), nullptr, 1.0f,
-                                     ctx_);
+        ops::token_logprobs_backward(dlogits, logits, from, targets, nullptr, 1.0f, ctx_);
       };
     };
-    add_product_gradients("head", {chunk_, v_, d_}, DType::kFloat32);
+    add_product_gradients("head", {chunk_, v_, d_});
   }
 
   void add_embedding() {
