@@ -2,10 +2,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "generation/kv_cache.h"
+#include "generation/prompt_queue.h"
 #include "generation/sequence.h"
 #include "model/ops/sampler.h"
 #include "model/transformer.h"
@@ -21,8 +23,20 @@ struct EngineOptions {
 
 struct EngineCounters {
   int64_t prefilled_tokens = 0;  // prompt rows run, each prompt once
+  int64_t prefill_chunks = 0;
   int64_t decode_steps = 0;
   int64_t generated_tokens = 0;
+};
+
+// What a call of generate() is asked, to plan its memory by: prompts in order, of which the first
+// and the last may have fewer samples than the others.
+struct EngineLoad {
+  int64_t num_prompts;
+  int64_t num_samples;        // of all prompts
+  int64_t first_num_samples;  // of the first prompt
+  int64_t samples_per_prompt;
+  int64_t shortest_prompt;  // tokens
+  int64_t longest_prompt;
 };
 
 // One thread; the transformer outlives it. What it draws depends on the weights, the requests and
@@ -39,47 +53,46 @@ class Engine {
                                    const SamplingParams& params, OpContext& ctx,
                                    const std::function<void(int64_t, int64_t)>& on_finished);
 
-  // The largest steps of a generate() of `num_samples` sequences of prompts of up to
-  // `longest_prompt` tokens, none of which ends early; on a rehearsal device.
-  void rehearse(int64_t num_samples, int64_t longest_prompt, const SamplingParams& params,
-                OpContext& ctx);
+  // The largest steps of a generate() of such a load, none of whose samples ends early; on a
+  // rehearsal device.
+  void rehearse(const EngineLoad& load, const SamplingParams& params, OpContext& ctx);
 
   const EngineCounters& counters() const { return counters_; }
   // Outside of generate() nothing is held.
   const KvCache& cache() const { return cache_; }
 
  private:
-  // A prompt whose samples have not all started.
-  struct Prompt {
-    const GenerationRequest* request;
-    size_t next_sample;
-    SequencePages pages;
-  };
   struct Running {
     const GenerationRequest* request;
     SequencePages pages;
     Completion completion;
   };
 
-  void prefill(Prompt& prompt, OpContext& ctx);
-  void start_sample(Prompt& prompt, const SamplingParams& params, OpContext& ctx);
+  int64_t num_free_places() const;
+  bool refill_is_due() const;
+  void fill_places(PromptQueue& queue, const SamplingParams& params, OpContext& ctx);
+  void prefill(std::span<WaitingPrompt> prompts, const SamplingParams& params, OpContext& ctx);
+  void start_samples(std::span<WaitingPrompt> prompts, const Tensor& logits,
+                     const SamplingParams& params, OpContext& ctx);
   void decode_step(const SamplingParams& params, OpContext& ctx);
+  void run_rows(const Tensor& logits, std::span<const SequenceRows> rows, OpContext& ctx);
+  Tensor take_logits(int64_t num_rows, OpContext& ctx) const;
+  void draw_tokens(std::span<Running> running, const Tensor& logits, std::span<const int32_t> rows,
+                   const SamplingParams& params, OpContext& ctx);
   void accept(Running& running, const ops::SampledToken& sampled, const SamplingParams& params);
   bool is_finished(Running& running, const SamplingParams& params) const;
   void collect_finished(const SamplingParams& params, std::vector<Completion>& finished);
-  void sample_rows(std::vector<ops::SampledToken>& out, const Tensor& logits,
-                   const std::vector<double>& uniforms, const SamplingParams& params,
-                   OpContext& ctx);
-  void run_rows(const Tensor& logits, std::span<SequencePages* const> sequences,
-                std::span<const std::span<const int32_t>> tokens, OpContext& ctx);
-  model::CachedRows place_rows(std::span<SequencePages* const> sequences,
-                               std::span<const std::span<const int32_t>> tokens,
-                               OpContext& ctx) const;
+
+  struct RehearsedRows;
+  RehearsedRows fullest_chunk(const EngineLoad& load) const;
+  void rehearse_rows(const RehearsedRows& plan, const SamplingParams& params, OpContext& ctx);
 
   model::Transformer& transformer_;
   EngineOptions options_;
   KvCache cache_;
-  OwnedTensor prompt_logits_;  // [1, V] float32: of the prompt being started
+  OwnedTensor prompt_logits_;  // [1, V] float32: of waiting_
+  // The prompt that ran, but has more samples than there were places.
+  std::optional<WaitingPrompt> waiting_;
   std::vector<Running> running_;
   EngineCounters counters_;
 };

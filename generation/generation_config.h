@@ -17,7 +17,7 @@ struct GenerationConfig {
   bool ignore_eos = false;
   int64_t max_batch_size = 64;
   int64_t page_size_tokens = 16;
-  int64_t prefill_chunk_tokens = 512;
+  int64_t prefill_chunk_tokens = 2048;
 
   void visit(ConfigVisitor& visitor);
   void validate(const ConfigVisitor& visitor) const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/ops/page_copy.h"
+
 namespace grpo::generation {
 
 KvCache::KvCache(const KvCacheOptions& options, Allocator& allocator)
@@ -56,28 +58,31 @@ void KvCache::extend(SequencePages& sequence, int64_t count) {
   for (int64_t i = 0; i < num_new; ++i) sequence.pages.push_back(take_page());
 }
 
-SequencePages KvCache::fork(const SequencePages& sequence) {
-  const bool last_is_partial = sequence.num_tokens % options_.page_size_tokens != 0;
-  check_free(last_is_partial ? 1 : 0);
-  SequencePages copy = sequence;
-  for (size_t i = 0; i < sequence.pages.size(); ++i) {
-    if (last_is_partial && i + 1 == sequence.pages.size()) {
-      copy.pages[i] = take_page();
-      copy_page(copy.pages[i], sequence.pages[i]);
-    } else {
-      ++references_[static_cast<size_t>(sequence.pages[i])];
-    }
-  }
-  return copy;
+bool KvCache::last_page_is_partial(const SequencePages& sequence) const {
+  return sequence.num_tokens % options_.page_size_tokens != 0;
 }
 
-void KvCache::copy_page(int32_t destination, int32_t source) {
-  const int64_t size = options_.page_size_tokens;
-  for (const std::vector<Tensor>* tensors : {&keys_, &values_}) {
-    for (const Tensor& layer : *tensors) {
-      copy_tensor(layer.rows(destination * size, size), layer.rows(source * size, size));
-    }
+std::vector<SequencePages> KvCache::fork(std::span<const SequencePages* const> sequences,
+                                         OpContext& ctx) {
+  check_free(std::count_if(sequences.begin(), sequences.end(), [&](const SequencePages* sequence) {
+    return last_page_is_partial(*sequence);
+  }));
+  std::vector<SequencePages> forks;
+  std::vector<ops::PageCopy> copies;
+  for (const SequencePages* sequence : sequences) {
+    SequencePages& fork = forks.emplace_back(*sequence);
+    const size_t num_shared = fork.pages.size() - (last_page_is_partial(fork) ? 1 : 0);
+    for (size_t i = 0; i < num_shared; ++i) ++references_[static_cast<size_t>(fork.pages[i])];
+    if (num_shared == fork.pages.size()) continue;
+    const int32_t page = take_page();
+    copies.push_back({.destination = page, .source = fork.pages.back()});
+    fork.pages.back() = page;
   }
+  const Tensor& storage = storage_.view();
+  ops::copy_pages(storage.reshaped({storage.size(0), options_.num_pages,
+                                    storage.num_elements() / storage.size(0) / options_.num_pages}),
+                  copies, ctx);
+  return forks;
 }
 
 void KvCache::release(SequencePages& sequence) {

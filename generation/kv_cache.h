@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "model/core/buffer.h"
 #include "model/core/tensor.h"
+#include "model/ops/op_context.h"
 
 namespace grpo::generation {
 
@@ -42,9 +44,9 @@ class KvCache {
   // Makes room for `count` more tokens; the sequence's last page must be its own. Throws
   // InternalError when the cache is full: callers admit only what fits.
   void extend(SequencePages& sequence, int64_t count);
-  // A second sequence with the same content: full pages shared, a partly filled last page copied.
-  // Both throw before they change anything.
-  SequencePages fork(const SequencePages& sequence);
+  // Further sequences with the content of each of these: full pages shared, a partly filled last
+  // page copied. Both throw before they change anything.
+  std::vector<SequencePages> fork(std::span<const SequencePages* const> sequences, OpContext& ctx);
   void release(SequencePages& sequence);
   // Forgets every sequence, after an exception lost track of some; their SequencePages are void.
   void release_all();
@@ -55,9 +57,9 @@ class KvCache {
   static void check_version(const SequencePages& sequence, uint64_t weights_version);
 
  private:
+  bool last_page_is_partial(const SequencePages& sequence) const;
   void check_free(int64_t num_pages) const;
   int32_t take_page();
-  void copy_page(int32_t destination, int32_t source);
 
   KvCacheOptions options_;
   OwnedTensor storage_;  // [2 L, num_slots, G, K]

@@ -180,7 +180,7 @@ class Rehearsal {
     enter("refit");
     models_->refit();
     enter("generation");
-    generate(sequences_per_step(), lengths_.longest_prompt);
+    generate(config_.grpo.num_prompts_per_step, config_.grpo.num_generations_per_prompt, lengths_);
     score();
     enter("policy_training");
     train(*optimizer_, rollout_bounds(config_, lengths_), config_.policy.train_global_batch_size,
@@ -209,7 +209,7 @@ class Rehearsal {
     const int64_t prompts = std::min(
         grpo.max_val_samples == 0 ? most_examples : std::min(most_examples, grpo.max_val_samples),
         grpo.val_batch_size);
-    generate(prompts * grpo.val_num_generations_per_prompt, lengths.longest_prompt);
+    generate(prompts, grpo.val_num_generations_per_prompt, lengths);
   }
 
   void warm_start() {
@@ -232,17 +232,27 @@ class Rehearsal {
     optimizer.step(0.0, optimizer.gradient_norm(ctx_), config_.policy.max_grad_norm, ctx_);
   }
 
-  void generate(int64_t num_sequences, int64_t longest_prompt) {
-    const auto [begin, end] = contiguous_share(num_sequences, world_->size(), world_->rank());
-    models_->engine().rehearse(end - begin, longest_prompt,
-                               {.filter = filter(),
-                                .greedy = false,
-                                .max_new_tokens = config_.policy.generation.max_new_tokens,
-                                .stop_token_ids = {},
-                                .ignore_stop = true,
-                                .seed = 0,
-                                .split = generation::DrawSplit::kTrain},
-                               ctx_);
+  // This rank's share of the (prompt, sample) list.
+  void generate(int64_t num_prompts, int64_t num_samples, const DatasetLengths& lengths) {
+    const auto [begin, end] =
+        contiguous_share(num_prompts * num_samples, world_->size(), world_->rank());
+    const int64_t first_prompt = begin / num_samples;
+    const int64_t end_prompt = (end + num_samples - 1) / num_samples;
+    models_->engine().rehearse(
+        {.num_prompts = begin == end ? 0 : end_prompt - first_prompt,
+         .num_samples = end - begin,
+         .first_num_samples = std::min(end, (first_prompt + 1) * num_samples) - begin,
+         .samples_per_prompt = num_samples,
+         .shortest_prompt = lengths.shortest_prompt,
+         .longest_prompt = lengths.longest_prompt},
+        {.filter = filter(),
+         .greedy = false,
+         .max_new_tokens = config_.policy.generation.max_new_tokens,
+         .stop_token_ids = {},
+         .ignore_stop = true,
+         .seed = 0,
+         .split = generation::DrawSplit::kTrain},
+        ctx_);
   }
 
   void score() {

@@ -1,5 +1,9 @@
 #include "model/core/device_cuda.h"
 
+#include <array>
+#include <cstring>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "model/core/cuda_check.h"
@@ -48,6 +52,45 @@ void select(Device device) {
   CHECK(device.kind == DeviceKind::kCuda, "{} is no CUDA device", device_name(device));
   CUDA_CHECK(cudaSetDevice(device.index));
 }
+
+// Page-locked memory through which what is small goes to one device, so that the host need not wait
+// for the stream. Thread-safe.
+class UploadRing {
+ public:
+  static constexpr size_t kSlotBytes = size_t{256} << 10;
+
+  // Of the selected device. Never destroyed: it would outlive CUDA.
+  static UploadRing& of(Device device) {
+    static std::mutex mutex;
+    static auto* const rings = new std::map<int, UploadRing>;
+    const std::lock_guard lock(mutex);
+    return (*rings)[device.index];
+  }
+
+  void upload(void* destination, const void* source, size_t size_bytes, cudaStream_t stream) {
+    const std::lock_guard lock(mutex_);
+    Slot& slot = slots_[next_];
+    next_ = (next_ + 1) % slots_.size();
+    if (slot.data == nullptr) {
+      CUDA_CHECK(cudaEventCreateWithFlags(&slot.is_read, cudaEventDisableTiming));
+      CUDA_CHECK(cudaHostAlloc(&slot.data, kSlotBytes, cudaHostAllocDefault));
+    }
+    CUDA_CHECK(cudaEventSynchronize(slot.is_read));
+    std::memcpy(slot.data, source, size_bytes);
+    CUDA_CHECK(cudaMemcpyAsync(destination, slot.data, size_bytes, cudaMemcpyHostToDevice, stream));
+    CUDA_CHECK(cudaEventRecord(slot.is_read, stream));
+  }
+
+ private:
+  struct Slot {
+    void* data = nullptr;
+    cudaEvent_t is_read = nullptr;
+  };
+
+  std::mutex mutex_;
+  std::array<Slot, 16> slots_;
+  size_t next_ = 0;
+};
 
 }  // namespace
 
@@ -140,6 +183,10 @@ void cuda_copy_bytes(void* destination, Device destination_device, const void* s
   if (to_device && from_device && destination_device != source_device) {
     CUDA_CHECK(cudaMemcpyPeerAsync(destination, destination_device.index, source,
                                    source_device.index, size_bytes, cuda_stream(stream)));
+    return;
+  }
+  if (!from_device && size_bytes <= UploadRing::kSlotBytes) {
+    UploadRing::of(destination_device).upload(destination, source, size_bytes, cuda_stream(stream));
     return;
   }
   CUDA_CHECK(

@@ -37,8 +37,8 @@ void cuda_free(Device device, void* data) noexcept;
 void cuda_fill_bytes(Device device, void* data, int byte, size_t size_bytes, Stream stream);
 
 // Between two places of which at least one is a CUDA device, in order of the stream, which belongs
-// to that device (the destination's, if both are). Between devices the call returns before the copy
-// is done; with the CPU it returns after.
+// to that device (the destination's, if both are). When the call returns, what goes to the CPU is
+// there; what comes from it may still be on its way, but `source` is read.
 void cuda_copy_bytes(void* destination, Device destination_device, const void* source,
                      Device source_device, size_t size_bytes, Stream stream);
 

@@ -1,6 +1,6 @@
 // Contents of tensors on their way between the host and the device they lie on: plain copies on the
-// CPU. Every transfer from or to a CUDA device waits for the stream, so few large ones are better
-// than many small ones.
+// CPU. A transfer from a CUDA device waits for the stream, as does one of more than 256 KiB to it,
+// so few large ones are better than many small ones.
 #pragma once
 
 #include <cstdint>

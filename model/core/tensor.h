@@ -88,8 +88,8 @@ class OwnedTensor {
 // On a CUDA device in stream order; the call may return before.
 void fill_zero(const Tensor& tensor, Stream stream = Stream::none());
 // Copies bytes; dtype and element count must match, devices need not. Between CUDA devices in
-// stream order, and the call may return before; a copy from or to the CPU is done when it returns.
-// Tensors overlap on the CPU only.
+// stream order, and the call may return before; a copy to the CPU is done when it returns, and of
+// one from the CPU the source is read. Tensors overlap on the CPU only.
 void copy_tensor(const Tensor& destination, const Tensor& source, Stream stream = Stream::none());
 
 }  // namespace grpo

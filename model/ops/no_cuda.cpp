@@ -9,6 +9,7 @@
 #include "model/ops/log_softmax_cuda.h"
 #include "model/ops/matrix_library.h"
 #include "model/ops/optimizer_step_cuda.h"
+#include "model/ops/page_copy_cuda.h"
 #include "model/ops/reduce_cuda.h"
 #include "model/ops/region_cuda.h"
 #include "model/ops/residual_cuda.h"
@@ -89,6 +90,10 @@ void add_fingerprint_cuda(const Tensor&, const Region&, const LogicalPlace&, DTy
   throw_no_cuda("add_fingerprint");
 }
 
+void copy_pages_cuda(const Tensor&, std::span<const PageCopy>, OpContext&) {
+  throw_no_cuda("copy_pages");
+}
+
 void adamw_step_cuda(const AdamWState&, const Tensor&, const Tensor&, const AdamWScalars&,
                      OpContext&) {
   throw_no_cuda("adamw_step");
@@ -116,8 +121,8 @@ void token_logprobs_backward_cuda(const Tensor&, const Tensor&, const LogprobGra
   throw_no_cuda("token_logprobs_backward");
 }
 
-void sample_tokens_cuda(SampledToken*, const Tensor&, const double*, const SamplingFilter&,
-                        OpContext&) {
+void sample_tokens_cuda(SampledToken*, const Tensor&, std::span<const TokenDraw>,
+                        const SamplingFilter&, OpContext&) {
   throw_no_cuda("sample_tokens");
 }
 

@@ -18,22 +18,34 @@ void check_logits(const char* op, const Tensor& logits, const OpContext& ctx) {
         "{}: a vocabulary of {} tokens, wanted 1 to {}", op, logits.size(1), kMaxVocabulary);
 }
 
+void check_draws(const char* op, std::span<const TokenDraw> draws, int64_t num_rows) {
+  int64_t rows_drawn_from = 0;
+  for (size_t i = 0; i < draws.size(); ++i) {
+    CHECK(draws[i].uniform >= 0.0 && draws[i].uniform < 1.0,
+          "{}: uniform {} of draw {} is outside [0, 1)", op, draws[i].uniform, i);
+    const int64_t row = draws[i].row;
+    CHECK(row == rows_drawn_from || (row == rows_drawn_from - 1 && row >= 0),
+          "{}: draw {} is of row {}, after draws of the first {} rows", op, i, row,
+          rows_drawn_from);
+    if (row == rows_drawn_from) ++rows_drawn_from;
+  }
+  CHECK(rows_drawn_from == num_rows, "{}: draws of {} rows, logits of {}", op, rows_drawn_from,
+        num_rows);
+}
+
 }  // namespace
 
-void sample_tokens(SampledToken* out, const Tensor& logits, const double* uniforms,
+void sample_tokens(SampledToken* out, const Tensor& logits, std::span<const TokenDraw> draws,
                    const SamplingFilter& filter, OpContext& ctx) {
   const char* op = "sample_tokens";
   check_logits(op, logits, ctx);
   CHECK(filter.temperature > 0.0f && filter.top_k >= 0 && filter.top_p > 0.0 && filter.top_p <= 1.0,
         "{}: temperature {}, top_k {}, top_p {}", op, filter.temperature, filter.top_k,
         filter.top_p);
-  for (int64_t t = 0; t < logits.size(0); ++t) {
-    CHECK(uniforms[t] >= 0.0 && uniforms[t] < 1.0, "{}: uniform {} of row {} is outside [0, 1)", op,
-          uniforms[t], t);
-  }
+  check_draws(op, draws, logits.size(0));
   dispatch_device<Scratch::kTakes>(
-      ctx, [&] { sample_tokens_cpu(out, logits, uniforms, filter, ctx); },
-      [&] { sample_tokens_cuda(out, logits, uniforms, filter, ctx); });
+      ctx, [&] { sample_tokens_cpu(out, logits, draws, filter, ctx); },
+      [&] { sample_tokens_cuda(out, logits, draws, filter, ctx); });
 }
 
 void argmax_tokens(SampledToken* out, const Tensor& logits, OpContext& ctx) {

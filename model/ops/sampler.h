@@ -1,7 +1,8 @@
-// Draws one token a row from the filtered distribution, replayably. T rows, V vocabulary.
+// Draws tokens from the filtered distributions of rows, replayably. T rows, V vocabulary, N draws.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "model/core/tensor.h"
 #include "model/ops/log_softmax.h"
@@ -15,11 +16,17 @@ struct SampledToken {
   TokenCut cut;   // what training applies again
 };
 
-// Token of row t: the first kept id, ascending, at which the cumulative probability exceeds
-// uniforms[t].
-void sample_tokens(SampledToken* out,       // [T], host
-                   const Tensor& logits,    // [T, V] float32
-                   const double* uniforms,  // [T] in [0, 1), host
+// The token: the first kept id of the row, ascending, at which the cumulative probability exceeds
+// the uniform.
+struct TokenDraw {
+  double uniform;  // in [0, 1)
+  int32_t row;
+};
+
+// Draws stand in ascending order of their rows, and every row has at least one.
+void sample_tokens(SampledToken* out,                 // [N], host
+                   const Tensor& logits,              // [T, V] float32
+                   std::span<const TokenDraw> draws,  // [N], host
                    const SamplingFilter& filter, OpContext& ctx);
 
 // Greedy: the largest logit, lowest id on ties; its log-probability is at temperature 1,

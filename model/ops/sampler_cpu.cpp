@@ -49,25 +49,37 @@ int32_t draw(const LogitsRow& row, const SoftmaxStatistics& statistics, const Ke
   throw InternalError(fmt::format("no token drawn at {} of {}", wanted, statistics.sum));
 }
 
+struct KeptDistribution {
+  SoftmaxStatistics statistics;  // over the kept tokens
+  TokenCut cut;
+};
+
+KeptDistribution kept_distribution(int64_t t, const LogitsRow& row, const SamplingFilter& filter,
+                                   OpContext& ctx) {
+  const SoftmaxStatistics all = softmax_row_statistics("sample_tokens", t, row);
+  const TokenCut cut = row_cut(row, all.max, filter, ctx.workspace);
+  if (cut.keeps_everything()) return {all, cut};
+  return {{all.max, softmax_row_sum(row, all.max, KeptSet{cut})}, cut};
+}
+
 }  // namespace
 
-void sample_tokens_cpu(SampledToken* out, const Tensor& logits, const double* uniforms,
+void sample_tokens_cpu(SampledToken* out, const Tensor& logits, std::span<const TokenDraw> draws,
                        const SamplingFilter& filter, OpContext& ctx) {
   const int64_t vocabulary = logits.size(1);
-  for (int64_t t = 0; t < logits.size(0); ++t) {
+  KeptDistribution distribution{};
+  for (size_t i = 0; i < draws.size(); ++i) {
+    const int64_t t = draws[i].row;
     const LogitsRow row{logits.data<float>() + t * vocabulary, vocabulary,
                         filter.inv_temperature()};
     if (ctx.device.is_rehearsal) {
-      out[t] = {0, 0.0f, row_cut(row, 0.0f, filter, ctx.workspace)};
+      out[i] = {0, 0.0f, row_cut(row, 0.0f, filter, ctx.workspace)};
       continue;
     }
-    const SoftmaxStatistics all = softmax_row_statistics("sample_tokens", t, row);
-    const TokenCut cut = row_cut(row, all.max, filter, ctx.workspace);
-    const KeptSet kept{cut};
-    const double sum = cut.keeps_everything() ? all.sum : softmax_row_sum(row, all.max, kept);
-    const SoftmaxStatistics statistics{all.max, sum};
-    const int32_t token = draw(row, statistics, kept, uniforms[t]);
-    out[t] = {token, softmax_logprob(row, token, statistics), cut};
+    if (i == 0 || t != draws[i - 1].row) distribution = kept_distribution(t, row, filter, ctx);
+    const auto& [statistics, cut] = distribution;
+    const int32_t token = draw(row, statistics, KeptSet{cut}, draws[i].uniform);
+    out[i] = {token, softmax_logprob(row, token, statistics), cut};
   }
 }
 

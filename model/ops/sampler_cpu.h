@@ -5,7 +5,7 @@
 
 namespace grpo::ops {
 
-void sample_tokens_cpu(SampledToken* out, const Tensor& logits, const double* uniforms,
+void sample_tokens_cpu(SampledToken* out, const Tensor& logits, std::span<const TokenDraw> draws,
                        const SamplingFilter& filter, OpContext& ctx);
 void argmax_tokens_cpu(SampledToken* out, const Tensor& logits);
 

@@ -1,9 +1,10 @@
-// T rows, V vocabulary, B blocks a row.
+// T rows, V vocabulary, B blocks a row, N draws.
 #include "model/ops/sampler_cuda.h"
 
 #include <limits>
 
 #include "model/core/device_cuda.h"
+#include "model/ops/non_finite_row.h"
 #include "model/ops/softmax_row_cuda.cuh"
 #include "model/ops/token_cut_cuda.h"
 #include "model/ops/workspace_array.h"
@@ -95,25 +96,29 @@ __device__ inline int draw_in_block(WeightRuns& runs, double scale, double befor
   return last_possible;
 }
 
+// Takes the token's place where a row is not sound; the host raises the error.
+constexpr int32_t kNoToken = -1;
+
 __device__ inline void store_sample(SampledToken& out, const SoftmaxRows& rows, int64_t t,
                                     int64_t token, const RowSums& sums, const TokenCut* cuts) {
-  out.token = static_cast<int32_t>(token);
+  out.token = is_sound(sums) ? static_cast<int32_t>(token) : kNoToken;
   out.logprob = softmax_logprob_cuda(scaled(rows, t, token), sums.max, sums.kept);
   out.cut.threshold = cuts == nullptr ? -infinity() : cuts[t].threshold;
   out.cut.last_tie = cuts == nullptr ? 0x7fffffff : cuts[t].last_tie;
 }
 
-// A warp a row.
+// A warp a draw.
 __global__ void __launch_bounds__(kThreads)
     draw_kernel(SampledToken* out, SoftmaxRows rows, RowStatistics statistics, const TokenCut* cuts,
-                const double* uniforms) {
+                const TokenDraw* draws, int64_t num_draws) {
   __shared__ WeightRuns scratch[kWarps];
   const int warp = static_cast<int>(threadIdx.x / 32);
-  const int64_t t = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
-  if (t >= rows.num_rows) return;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
+  if (at >= num_draws) return;
+  const int64_t t = draws[at].row;
   const RowSums sums = statistics.rows[t];
   const int64_t first = t * rows.num_blocks;
-  const double wanted = __dmul_rn(uniforms[t], sums.kept);
+  const double wanted = __dmul_rn(draws[at].uniform, sums.kept);
   double before = 0.0;
   const int64_t block =
       find_block(before, statistics.blocks, first, rows.num_blocks, sums.max, wanted);
@@ -122,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
   load_weights(scratch[warp], rows, cuts, t, begin, largest);
   const auto scale = static_cast<double>(exp_nonpositive_cuda(__fsub_rn(largest, sums.max)));
   const int64_t token = begin + draw_in_block(scratch[warp], scale, before, wanted);
-  if (threadIdx.x % 32 == 0) store_sample(out[t], rows, t, token, sums, cuts);
+  if (threadIdx.x % 32 == 0) store_sample(out[at], rows, t, token, sums, cuts);
 }
 
 // A warp a row: the first block that has the row's maximum, then its first token that is it.
@@ -161,30 +166,46 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) store_sample(out[t], rows, t, block * kSoftmaxBlock + token, sums, nullptr);
 }
 
-void to_host(SampledToken* out, const SampledToken* device_out, int64_t count, OpContext& ctx) {
-  cuda_copy_bytes(out, Device::cpu(), device_out, ctx.device,
-                  static_cast<size_t>(count) * sizeof(SampledToken), ctx.stream);
+// The one wait of a call. Throws for the first row that is not sound, as the CPU does; draw i is of
+// row row_of(i).
+template <typename RowOf>
+void to_host(const char* op, SampledToken* out, const SampledToken* device_out, int64_t count,
+             const RowStatistics& statistics, const RowOf& row_of, OpContext& ctx) {
+  const auto copy = [&](auto* host, const auto* device, int64_t num) {
+    cuda_copy_bytes(host, Device::cpu(), device, ctx.device,
+                    static_cast<size_t>(num) * sizeof(*host), ctx.stream);
+  };
+  copy(out, device_out, count);
+  for (int64_t i = 0; i < count; ++i) {
+    if (out[i].token != kNoToken) continue;
+    const int64_t row = row_of(i);
+    RowSums sums{};
+    copy(&sums, statistics.rows + row, 1);
+    throw_non_finite_row(op, row, sums.max, sums.all);
+  }
 }
 
 }  // namespace
 
-void sample_tokens_cuda(SampledToken* out, const Tensor& logits, const double* uniforms,
+void sample_tokens_cuda(SampledToken* out, const Tensor& logits, std::span<const TokenDraw> draws,
                         const SamplingFilter& filter, OpContext& ctx) {
   const char* op = "sample_tokens";
   const SoftmaxRows rows = softmax_rows(logits, filter.inv_temperature());
   if (rows.num_rows == 0) return;
   const Workspace::Scope scope(ctx.workspace);
-  auto* device_uniforms = workspace_array<double>(ctx, rows.num_rows);
-  cuda_copy_bytes(device_uniforms, ctx.device, uniforms, Device::cpu(),
-                  static_cast<size_t>(rows.num_rows) * sizeof(double), ctx.stream);
+  const auto num_draws = static_cast<int64_t>(draws.size());
+  auto* device_draws = workspace_array<TokenDraw>(ctx, num_draws);
+  cuda_copy_bytes(device_draws, ctx.device, draws.data(), Device::cpu(), draws.size_bytes(),
+                  ctx.stream);
   RowStatistics statistics = softmax_statistics(op, rows, {}, nullptr, ctx);
   const TokenCut* cuts = row_cuts(op, rows, statistics.rows, filter, ctx);
   if (cuts != nullptr) statistics = softmax_statistics(op, rows, {.cuts = cuts}, nullptr, ctx);
-  auto* device_out = workspace_array<SampledToken>(ctx, rows.num_rows);
-  launch(op, draw_kernel, ceil_div(rows.num_rows, kWarps), kThreads, ctx, device_out, rows,
-         statistics, cuts, device_uniforms);
-  check_rows(op, rows, statistics, nullptr, ctx);
-  to_host(out, device_out, rows.num_rows, ctx);
+  auto* device_out = workspace_array<SampledToken>(ctx, num_draws);
+  launch(op, draw_kernel, ceil_div(num_draws, kWarps), kThreads, ctx, device_out, rows, statistics,
+         cuts, device_draws, num_draws);
+  to_host(
+      op, out, device_out, num_draws, statistics,
+      [&](int64_t i) { return draws[static_cast<size_t>(i)].row; }, ctx);
 }
 
 void argmax_tokens_cuda(SampledToken* out, const Tensor& logits, OpContext& ctx) {
@@ -196,8 +217,8 @@ void argmax_tokens_cuda(SampledToken* out, const Tensor& logits, OpContext& ctx)
   auto* device_out = workspace_array<SampledToken>(ctx, rows.num_rows);
   launch(op, argmax_kernel, ceil_div(rows.num_rows, kWarps), kThreads, ctx, device_out, rows,
          statistics);
-  check_rows(op, rows, statistics, nullptr, ctx);
-  to_host(out, device_out, rows.num_rows, ctx);
+  to_host(
+      op, out, device_out, rows.num_rows, statistics, [](int64_t i) { return i; }, ctx);
 }
 
 }  // namespace grpo::ops

@@ -21,6 +21,11 @@ using BlockValues = float[kBlockGroups][kLanesPerThread];
 __device__ inline float infinity() { return __uint_as_float(0x7f800000u); }
 __device__ inline bool is_finite(float x) { return fabsf(x) < infinity(); }
 
+// A row that has a distribution: a NaN does not show in the maximum, but makes the sum NaN.
+__device__ inline bool is_sound(const RowSums& sums) {
+  return is_finite(sums.max) && sums.all < static_cast<double>(infinity());
+}
+
 __device__ inline float scaled(const SoftmaxRows& rows, int64_t t, int64_t token) {
   return __fmul_rn(rows.logits[t * rows.vocabulary + token], rows.inv_temperature);
 }

@@ -98,12 +98,10 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   if (lane != 0) return;
-  // A NaN does not show in the maximum, but makes the sum NaN.
   if (!is_finite(max)) all = max;
-  if (!(all < static_cast<double>(infinity())) || !is_finite(max)) {
-    atomicMin(&out.defects->non_finite, static_cast<int32_t>(t));
-  }
-  out.rows[t] = {max, all, selection.cuts != nullptr ? kept : all};
+  const RowSums sums{max, all, selection.cuts != nullptr ? kept : all};
+  if (!is_sound(sums)) atomicMin(&out.defects->non_finite, static_cast<int32_t>(t));
+  out.rows[t] = sums;
 }
 
 }  // namespace

@@ -276,14 +276,14 @@ __global__ void __launch_bounds__(kCutThreads)
   __shared__ CutScratch scratch;
   RowCut cut{rows, blockIdx.x, sums[blockIdx.x].max, scratch, {1, 0}};
   TokenCut result{-infinity(), 0x7fffffff};
-  const bool is_sound = is_finite(cut.max) && sums[cut.t].all < static_cast<double>(infinity());
+  const bool has_cut = is_sound(sums[cut.t]);
   RankRange kept{0, kLastRank};
-  if (is_sound && top_k != 0) {
+  if (has_cut && top_k != 0) {
     const Mass wanted = static_cast<Mass>(top_k);
     kept.last = select_rank<false>(cut, kept, kNumKeyDigits, [&](Mass) { return wanted; }).last;
     result.threshold = scaled_of(kept.last);  // ties with the k-th are all kept
   }
-  if (is_sound && top_p < 1.0) {
+  if (has_cut && top_p < 1.0) {
     const Rank rank = select_rank<true>(cut, kept, kNumDigits, [&](Mass total) {
                         const double share = __dmul_rn(top_p, __ull2double_rn(total));
                         const Mass wanted = __double2ull_ru(share);

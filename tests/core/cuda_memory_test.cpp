@@ -1,6 +1,7 @@
 // Memory of a CUDA device; skipped, with the reason, where there is none that this build can use.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -69,6 +70,25 @@ TEST_F(CudaMemoryTest, CopiesThereAcrossAndBack) {
   copy_tensor(Tensor(received.data(), DType::kInt32, {1000}, Device::cpu()), second);
   for (size_t i = 0; i < 999; ++i) ASSERT_EQ(received[i], sent[i + 1]) << i;
   EXPECT_EQ(received[999], 0);
+}
+
+// A small copy may return before it is done, but never reads its source afterwards.
+TEST_F(CudaMemoryTest, TheSourceOfAnUploadIsFreeAtOnce) {
+  constexpr int64_t kUploads = 100;
+  for (const int64_t size : {1, 5000, 100'000}) {
+    const OwnedTensor there(allocator_, "test", DType::kInt32, {kUploads, size});
+    std::vector<int32_t> source(static_cast<size_t>(size));
+    for (int32_t i = 0; i < kUploads; ++i) {
+      std::fill(source.begin(), source.end(), i + 1);
+      copy_tensor(there.view().rows(i, 1),
+                  Tensor(source.data(), DType::kInt32, {1, size}, Device::cpu()));
+    }
+    std::vector<int32_t> received(static_cast<size_t>(kUploads * size));
+    copy_tensor(Tensor(received.data(), DType::kInt32, {kUploads, size}, Device::cpu()), there);
+    for (size_t i = 0; i < received.size(); ++i) {
+      ASSERT_EQ(received[i], static_cast<int32_t>(i) / static_cast<int32_t>(size) + 1) << i;
+    }
+  }
 }
 
 TEST_F(CudaMemoryTest, FreedBlocksAreReusedAndZeroAgain) {

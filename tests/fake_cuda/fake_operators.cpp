@@ -8,6 +8,7 @@
 #include "model/ops/log_softmax_cuda.h"
 #include "model/ops/matrix_library.h"
 #include "model/ops/optimizer_step_cuda.h"
+#include "model/ops/page_copy_cuda.h"
 #include "model/ops/reduce_cuda.h"
 #include "model/ops/region_cuda.h"
 #include "model/ops/residual_cuda.h"
@@ -112,13 +113,17 @@ void token_logprobs_backward_cuda(const Tensor& dlogits, const Tensor& logits,
   run_on_host(token_logprobs_backward, dlogits, logits, gradients, targets, cuts, inv_temperature);
 }
 
-void sample_tokens_cuda(SampledToken* out, const Tensor& logits, const double* uniforms,
+void sample_tokens_cuda(SampledToken* out, const Tensor& logits, std::span<const TokenDraw> draws,
                         const SamplingFilter& filter, OpContext&) {
-  run_on_host(sample_tokens, out, logits, uniforms, filter);
+  run_on_host(sample_tokens, out, logits, draws, filter);
 }
 
 void argmax_tokens_cuda(SampledToken* out, const Tensor& logits, OpContext&) {
   run_on_host(argmax_tokens, out, logits);
+}
+
+void copy_pages_cuda(const Tensor& planes, std::span<const PageCopy> copies, OpContext&) {
+  run_on_host(copy_pages, planes, copies);
 }
 
 void adamw_step_cuda(const AdamWState& state, const Tensor& weight, const Tensor& gradient,

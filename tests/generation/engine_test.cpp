@@ -213,6 +213,33 @@ TEST(Engine, PromptsArePrefilledOncePerGroup) {
   }
 }
 
+TEST(Engine, PromptsRunTogether) {
+  EngineRank rank;
+  const std::vector<GenerationRequest> requests = make_requests();  // 48 tokens
+  for (const auto& [chunk, num_chunks] : {std::pair{512, 1}, {48, 1}, {47, 2}, {5, 10}, {1, 48}}) {
+    rank.generate(requests, {.max_new_tokens = 2}, {.prefill_chunk_tokens = chunk});
+    EXPECT_EQ(rank.counters.prefill_chunks, num_chunks) << "chunk of " << chunk;
+  }
+}
+
+// So that a batch whose sequences end one by one does not run a prompt at a time.
+TEST(Engine, PromptsWaitUntilAnEighthOfTheBatchIsFree) {
+  EngineRank rank;
+  const Draws draws{.stops = {2, 40, 41, 42, 43, 50, 51, 52, 53}};
+  std::vector<GenerationRequest> requests;
+  for (const GenerationRequest& request : make_requests(8)) {
+    for (const int32_t sample : request.sample_indices) {
+      requests.push_back(request);
+      requests.back().sample_indices = {sample};
+    }
+  }
+  const std::string expected = describe(rank.generate(requests, draws, {.max_batch_size = 64}));
+  EXPECT_EQ(describe(rank.generate(requests, draws, {.max_batch_size = 16})), expected);
+  // Sixteen prompts start together; each later chunk has at least two of the others.
+  EXPECT_GT(rank.counters.prefill_chunks, 2);
+  EXPECT_LE(rank.counters.prefill_chunks, 1 + (40 - 16) / 2);
+}
+
 TEST(Engine, StopTokensEndACompletionAndBelongToIt) {
   EngineRank rank;
   const std::vector<GenerationRequest> requests = make_requests();

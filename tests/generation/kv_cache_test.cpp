@@ -40,6 +40,11 @@ class KvCacheTest : public ::testing::Test {
     }
   }
 
+  SequencePages fork_of(const SequencePages& sequence) {
+    const SequencePages* const source = &sequence;
+    return cache_.fork({&source, 1}, ctx_)[0];
+  }
+
   float* keys(int64_t layer) { return cache_.keys()[static_cast<size_t>(layer)].data<float>(); }
   float* values(int64_t layer) { return cache_.values()[static_cast<size_t>(layer)].data<float>(); }
 
@@ -51,6 +56,8 @@ class KvCacheTest : public ::testing::Test {
                   .page_size_tokens = kPageSize,
                   .num_pages = kPages},
                  allocator_};
+  Workspace workspace_{allocator_};
+  OpContext ctx_{allocator_.device(), Stream::none(), workspace_};
 };
 
 TEST_F(KvCacheTest, PagesAreTakenAsTokensNeedThem) {
@@ -103,7 +110,7 @@ TEST_F(KvCacheTest, ForkSharesFullPagesAndCopiesAPartialOne) {
   SequencePages prompt = cache_.begin_sequence(3);
   cache_.extend(prompt, 10);
   for (int64_t i = 0; i < 10; ++i) write(prompt, i, 1000.0f * static_cast<float>(i));
-  SequencePages fork = cache_.fork(prompt);
+  SequencePages fork = fork_of(prompt);
   EXPECT_EQ(fork.num_tokens, 10);
   EXPECT_EQ(fork.weights_version, 3u);
   ASSERT_EQ(fork.pages.size(), 3u);
@@ -124,7 +131,7 @@ TEST_F(KvCacheTest, ForkSharesFullPagesAndCopiesAPartialOne) {
 TEST_F(KvCacheTest, ForkOfFullPagesTakesNone) {
   SequencePages prompt = cache_.begin_sequence(1);
   cache_.extend(prompt, 2 * kPageSize);
-  SequencePages fork = cache_.fork(prompt);
+  SequencePages fork = fork_of(prompt);
   EXPECT_EQ(fork.pages, prompt.pages);
   EXPECT_EQ(cache_.num_free_pages(), kPages - 2);
   cache_.extend(fork, 1);
@@ -132,11 +139,38 @@ TEST_F(KvCacheTest, ForkOfFullPagesTakesNone) {
   EXPECT_NE(fork.pages[2], prompt.pages[2]);
 }
 
+TEST_F(KvCacheTest, ForksOfSeveralSequencesAtOnce) {
+  SequencePages first = cache_.begin_sequence(1);
+  SequencePages second = cache_.begin_sequence(1);
+  cache_.extend(first, 2);
+  cache_.extend(second, kPageSize);
+  for (int64_t i = 0; i < 2; ++i) write(first, i, 10.0f + static_cast<float>(i));
+  const std::vector<const SequencePages*> sources{&first, &first, &second};
+  std::vector<SequencePages> forks = cache_.fork(sources, ctx_);
+  ASSERT_EQ(forks.size(), 3u);
+  EXPECT_EQ(cache_.num_free_pages(), kPages - 4);
+  for (size_t i = 0; i < 2; ++i) {
+    cache_.extend(forks[i], 1);
+    write(forks[i], 2, 30.0f + static_cast<float>(i));
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    expect_holds(forks[i], 0, 10.0f);
+    expect_holds(forks[i], 1, 11.0f);
+    expect_holds(forks[i], 2, 30.0f + static_cast<float>(i));
+  }
+  EXPECT_EQ(forks[2].pages, second.pages);
+  // Three more copies do not fit, and none is made.
+  const std::vector<const SequencePages*> too_many{&first, &first, &first};
+  EXPECT_THROW(cache_.fork(too_many, ctx_), InternalError);
+  EXPECT_EQ(cache_.num_free_pages(), kPages - 4);
+  EXPECT_TRUE(cache_.fork({}, ctx_).empty());
+}
+
 TEST_F(KvCacheTest, SharedPagesAreFreeWhenTheLastHolderIsGone) {
   SequencePages prompt = cache_.begin_sequence(1);
   cache_.extend(prompt, 5);
-  SequencePages first = cache_.fork(prompt);
-  SequencePages second = cache_.fork(first);
+  SequencePages first = fork_of(prompt);
+  SequencePages second = fork_of(first);
   EXPECT_EQ(cache_.num_free_pages(), kPages - 4);  // one shared, three partial
   cache_.release(prompt);
   EXPECT_EQ(cache_.num_free_pages(), kPages - 3);
@@ -151,7 +185,7 @@ TEST_F(KvCacheTest, SharedPagesAreFreeWhenTheLastHolderIsGone) {
 TEST_F(KvCacheTest, WritingASharedPageIsAnError) {
   SequencePages prompt = cache_.begin_sequence(1);
   cache_.extend(prompt, kPageSize);
-  SequencePages fork = cache_.fork(prompt);
+  SequencePages fork = fork_of(prompt);
   --fork.num_tokens;  // the next token would overwrite the prompt's last
   EXPECT_THROW(cache_.extend(fork, 1), InternalError);
   cache_.release(prompt);
@@ -165,7 +199,7 @@ TEST_F(KvCacheTest, AFullCacheIsAnErrorThatChangesNothing) {
   EXPECT_EQ(cache_.num_free_pages(), kPages);
   cache_.extend(sequence, kPages * kPageSize - 1);
   EXPECT_EQ(cache_.num_free_pages(), 0);
-  EXPECT_THROW(cache_.fork(sequence), InternalError);
+  EXPECT_THROW(fork_of(sequence), InternalError);
   SequencePages other = cache_.begin_sequence(1);
   EXPECT_THROW(cache_.extend(other, 1), InternalError);
   cache_.extend(sequence, 1);  // the last page still has room
@@ -177,7 +211,7 @@ TEST_F(KvCacheTest, AFullCacheIsAnErrorThatChangesNothing) {
 TEST_F(KvCacheTest, ReleaseAllForgetsEverySequence) {
   SequencePages lost = cache_.begin_sequence(1);
   cache_.extend(lost, 6);
-  SequencePages fork = cache_.fork(lost);
+  SequencePages fork = fork_of(lost);
   cache_.release_all();
   EXPECT_EQ(cache_.num_free_pages(), kPages);
   SequencePages sequence = cache_.begin_sequence(1);
@@ -201,7 +235,7 @@ TEST_F(KvCacheTest, StaleKeysAreAnError) {
     }
   }
   // A fork is as old as its source.
-  SequencePages copy = cache_.fork(sequence);
+  SequencePages copy = fork_of(sequence);
   EXPECT_THROW(KvCache::check_version(copy, 5), InternalError);
 }
 

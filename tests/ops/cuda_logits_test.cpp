@@ -5,6 +5,7 @@
 #include "model/ops/log_softmax.h"
 #include "model/ops/sampler.h"
 #include "tests/ops/cuda_op_test.h"
+#include "tests/ops/token_draws.h"
 
 namespace grpo::ops {
 namespace {
@@ -86,7 +87,7 @@ class CudaLogitsTest : public CudaTest<::testing::TestWithParam<std::pair<int64_
   std::vector<SampledToken> sample(const Tensor& logits, const std::vector<double>& uniforms,
                                    const SamplingFilter& filter, OpContext& on) {
     std::vector<SampledToken> out(uniforms.size());
-    sample_tokens(out.data(), logits, uniforms.data(), filter, on);
+    sample_tokens(out.data(), logits, one_draw_a_row(uniforms), filter, on);
     return out;
   }
 
@@ -248,6 +249,23 @@ TEST_P(CudaLogitsTest, Samples) {
   }
 }
 
+TEST_P(CudaLogitsTest, ARowGivesSeveralDraws) {
+  const Tensor logits = logits_of(Pattern::kNormal);
+  std::vector<TokenDraw> draws;
+  for (int32_t row = 0; row < rows(); ++row) {
+    for (int32_t i = 0; i <= row % 5; ++i) {
+      draws.push_back({.uniform = uniform_at(1, 2, 4, draws.size()), .row = row});
+    }
+  }
+  for (const SamplingFilter& filter : kFilters) {
+    std::vector<SampledToken> wanted(draws.size());
+    sample_tokens(wanted.data(), logits, draws, filter, ctx());
+    std::vector<SampledToken> out(draws.size());
+    sample_tokens(out.data(), to_cuda(logits), draws, filter, cuda());
+    expect_same(out, wanted, "CPU");
+  }
+}
+
 TEST_P(CudaLogitsTest, Greedy) {
   for (const Pattern pattern : kPatterns) {
     const Tensor logits = logits_of(pattern);
@@ -381,7 +399,7 @@ TEST_F(CudaLogitsErrorTest, NonFiniteRowsAreNamed) {
       });
       expect_named([&](const Tensor& x, OpContext& on) { compute_cuts(cuts.data(), x, {}, on); });
       expect_named([&](const Tensor& x, OpContext& on) {
-        sample_tokens(sampled.data(), x, uniforms.data(), {1.0f, 5, 0.9}, on);
+        sample_tokens(sampled.data(), x, one_draw_a_row(uniforms), {1.0f, 5, 0.9}, on);
       });
       expect_named([&](const Tensor& x, OpContext& on) { argmax_tokens(sampled.data(), x, on); });
       expect_named([&](const Tensor& x, OpContext& on) { logprobs(x, {0, 0, 0, 0}, on); });

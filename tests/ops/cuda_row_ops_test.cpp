@@ -4,6 +4,7 @@
 
 #include "model/ops/embedding.h"
 #include "model/ops/linear.h"
+#include "model/ops/page_copy.h"
 #include "model/ops/residual.h"
 #include "model/ops/rms_norm.h"
 #include "model/ops/rope.h"
@@ -60,6 +61,20 @@ TEST_P(CudaRowOpsTest, ResidualAdd) {
     const Tensor in_place = to_cuda(a, shift);
     residual_add(in_place, in_place, to_cuda(b, shift), cuda());
     return Results{in_place};
+  });
+}
+
+// Pages of one row's size; every second one is overwritten by some other.
+TEST_P(CudaRowOpsTest, CopyPages) {
+  const Tensor before = random(dtype(), {3, rows(), size()});
+  std::vector<PageCopy> copies;
+  for (int32_t page = 1; page < rows(); page += 2) copies.push_back({page, page / 4 * 2});
+  const Tensor wanted = copy(before);
+  copy_pages(wanted, copies, ctx());
+  expect_bits({wanted}, [&](int64_t shift) {
+    const Tensor planes = to_cuda(before, shift);
+    copy_pages(planes, copies, cuda());
+    return Results{planes};
   });
 }
 

@@ -2,8 +2,10 @@
 #include "model/ops/sampler.h"
 
 #include <limits>
+#include <set>
 
 #include "tests/ops/op_test.h"
+#include "tests/ops/token_draws.h"
 
 namespace grpo::ops {
 namespace {
@@ -12,8 +14,12 @@ class SamplerTest : public OpTest {
  protected:
   std::vector<SampledToken> sample(const Tensor& logits, const std::vector<double>& uniforms,
                                    const SamplingFilter& filter) {
-    std::vector<SampledToken> out(uniforms.size());
-    sample_tokens(out.data(), logits, uniforms.data(), filter, ctx());
+    return draw(logits, one_draw_a_row(uniforms), filter);
+  }
+  std::vector<SampledToken> draw(const Tensor& logits, const std::vector<TokenDraw>& draws,
+                                 const SamplingFilter& filter) {
+    std::vector<SampledToken> out(draws.size());
+    sample_tokens(out.data(), logits, draws, filter, ctx());
     return out;
   }
 };
@@ -61,6 +67,28 @@ TEST_F(SamplerTest, RowsDoNotDependOnTheirCompany) {
     EXPECT_EQ(alone.token, all[t].token);
     EXPECT_EQ(alone.logprob, all[t].logprob);
     EXPECT_EQ(alone.cut, all[t].cut);
+  }
+}
+
+// Draws of one row are those that the row alone gives, whatever other draws come with them.
+TEST_F(SamplerTest, ARowGivesSeveralDraws) {
+  const Tensor logits = random(DType::kFloat32, {3, 1500}, 3.0);
+  for (const SamplingFilter& filter : kFilters) {
+    std::vector<TokenDraw> draws;
+    for (const int32_t row : {0, 0, 0, 1, 2, 2}) {
+      draws.push_back({.uniform = uniform_at(3, 1, 4, draws.size()), .row = row});
+    }
+    const std::vector<SampledToken> together = draw(logits, draws, filter);
+    std::set<int32_t> tokens;
+    for (size_t i = 0; i < draws.size(); ++i) {
+      const SampledToken alone =
+          sample(logits.rows(draws[i].row, 1), {draws[i].uniform}, filter)[0];
+      EXPECT_EQ(alone.token, together[i].token);
+      EXPECT_EQ(alone.logprob, together[i].logprob);
+      EXPECT_EQ(alone.cut, together[i].cut);
+      tokens.insert(together[i].token);
+    }
+    EXPECT_GT(tokens.size(), 2u);
   }
 }
 
@@ -137,7 +165,7 @@ TEST_F(SamplerTest, NonFiniteRowsAreNamed) {
       if (greedy) {
         argmax_tokens(out.data(), logits, ctx());
       } else {
-        sample_tokens(out.data(), logits, uniforms.data(), {0.7f, 10, 0.9}, ctx());
+        sample_tokens(out.data(), logits, one_draw_a_row(uniforms), {0.7f, 10, 0.9}, ctx());
       }
       ADD_FAILURE() << "a NaN was sampled from";
     } catch (const NonFiniteError& error) {
@@ -148,14 +176,30 @@ TEST_F(SamplerTest, NonFiniteRowsAreNamed) {
 
 TEST_F(SamplerTest, ZeroRowsAndChecks) {
   const Tensor none = make(DType::kFloat32, {0, 7});
-  sample_tokens(nullptr, none, nullptr, {}, ctx());
+  sample_tokens(nullptr, none, {}, {}, ctx());
   argmax_tokens(nullptr, none, ctx());
   const Tensor logits = random(DType::kFloat32, {1, 7});
-  EXPECT_THROW(sample(logits, {1.0}, {}), InternalError);
-  EXPECT_THROW(sample(logits, {-0.1}, {}), InternalError);
-  EXPECT_THROW(sample(logits, {0.5}, {0.0f, 0, 1.0}), InternalError);
-  EXPECT_THROW(sample(logits, {0.5}, {1.0f, 0, 1.5}), InternalError);
-  EXPECT_THROW(sample(random(DType::kBfloat16, {1, 7}), {0.5}, {}), InternalError);
+  const auto expect_refused = [&](const Tensor& x, const std::vector<TokenDraw>& draws,
+                                  const SamplingFilter& filter) {
+    EXPECT_THROW(draw(x, draws, filter), InternalError);
+  };
+  const std::vector<TokenDraw> middle{{.uniform = 0.5, .row = 0}};
+  EXPECT_NO_THROW(draw(logits, middle, {}));
+  expect_refused(logits, {{.uniform = 1.0, .row = 0}}, {});
+  expect_refused(logits, {{.uniform = -0.1, .row = 0}}, {});
+  expect_refused(logits, middle, {0.0f, 0, 1.0});
+  expect_refused(logits, middle, {1.0f, 0, 1.5});
+  expect_refused(random(DType::kBfloat16, {1, 7}), middle, {});
+  // Rows outside, out of order, left out.
+  expect_refused(logits, {{.uniform = 0.5, .row = 1}}, {});
+  expect_refused(logits, {{.uniform = 0.5, .row = -1}}, {});
+  expect_refused(logits, {}, {});
+  const Tensor two = random(DType::kFloat32, {2, 7});
+  EXPECT_NO_THROW(draw(two, {{0.5, 0}, {0.5, 0}, {0.5, 1}}, {}));
+  expect_refused(two, middle, {});
+  expect_refused(two, {{0.5, 0}, {0.5, 1}, {0.5, 0}}, {});
+  expect_refused(two, {{0.5, 0}, {0.5, 1}, {0.5, 2}}, {});
+  expect_refused(two, {{0.5, 1}}, {});
 }
 
 }  // namespace

@@ -1,0 +1,24 @@
+// The rows of one forward over the KV cache, as the transformer takes them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "generation/kv_cache.h"
+#include "model/transformer.h"
+
+namespace grpo::generation {
+
+// Tokens of one sequence that run in this forward.
+struct SequenceRows {
+  SequencePages* pages;
+  std::span<const int32_t> tokens;  // they follow what the pages hold
+  bool wants_logits;                // of the last of them
+};
+
+// Makes room for the tokens and describes their rows, in order, in the workspace. `logit_rows` are
+// those that want logits. Throws InternalError for pages of other weights than `weights_version`.
+model::CachedRows place_rows(KvCache& cache, std::span<const SequenceRows> sequences,
+                             uint64_t weights_version, OpContext& ctx);
+
+}  // namespace grpo::generation
