@@ -53,39 +53,52 @@ void select(Device device) {
   CUDA_CHECK(cudaSetDevice(device.index));
 }
 
-// Page-locked memory through which what is small goes to one device, so that the host need not wait
-// for the stream. Thread-safe.
-class UploadRing {
+// Page-locked memory through which what is small goes to one device and back: to it without a wait
+// for the stream, back without the driver's own staging. Thread-safe.
+class PinnedRing {
  public:
   static constexpr size_t kSlotBytes = size_t{256} << 10;
 
   // Of the selected device. Never destroyed: it would outlive CUDA.
-  static UploadRing& of(Device device) {
+  static PinnedRing& of(Device device) {
     static std::mutex mutex;
-    static auto* const rings = new std::map<int, UploadRing>;
+    static auto* const rings = new std::map<int, PinnedRing>;
     const std::lock_guard lock(mutex);
     return (*rings)[device.index];
   }
 
   void upload(void* destination, const void* source, size_t size_bytes, cudaStream_t stream) {
     const std::lock_guard lock(mutex_);
-    Slot& slot = slots_[next_];
-    next_ = (next_ + 1) % slots_.size();
-    if (slot.data == nullptr) {
-      CUDA_CHECK(cudaEventCreateWithFlags(&slot.is_read, cudaEventDisableTiming));
-      CUDA_CHECK(cudaHostAlloc(&slot.data, kSlotBytes, cudaHostAllocDefault));
-    }
-    CUDA_CHECK(cudaEventSynchronize(slot.is_read));
+    const Slot& slot = next_slot();
     std::memcpy(slot.data, source, size_bytes);
     CUDA_CHECK(cudaMemcpyAsync(destination, slot.data, size_bytes, cudaMemcpyHostToDevice, stream));
-    CUDA_CHECK(cudaEventRecord(slot.is_read, stream));
+    CUDA_CHECK(cudaEventRecord(slot.is_free, stream));
+  }
+
+  void download(void* destination, const void* source, size_t size_bytes, cudaStream_t stream) {
+    const std::lock_guard lock(mutex_);
+    const Slot& slot = next_slot();
+    CUDA_CHECK(cudaMemcpyAsync(slot.data, source, size_bytes, cudaMemcpyDeviceToHost, stream));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    std::memcpy(destination, slot.data, size_bytes);
   }
 
  private:
   struct Slot {
     void* data = nullptr;
-    cudaEvent_t is_read = nullptr;
+    cudaEvent_t is_free = nullptr;  // once it has happened
   };
+
+  const Slot& next_slot() {
+    Slot& slot = slots_[next_];
+    next_ = (next_ + 1) % slots_.size();
+    if (slot.data == nullptr) {
+      CUDA_CHECK(cudaEventCreateWithFlags(&slot.is_free, cudaEventDisableTiming));
+      CUDA_CHECK(cudaHostAlloc(&slot.data, kSlotBytes, cudaHostAllocDefault));
+    }
+    CUDA_CHECK(cudaEventSynchronize(slot.is_free));
+    return slot;
+  }
 
   std::mutex mutex_;
   std::array<Slot, 16> slots_;
@@ -185,8 +198,13 @@ void cuda_copy_bytes(void* destination, Device destination_device, const void* s
                                    source_device.index, size_bytes, cuda_stream(stream)));
     return;
   }
-  if (!from_device && size_bytes <= UploadRing::kSlotBytes) {
-    UploadRing::of(destination_device).upload(destination, source, size_bytes, cuda_stream(stream));
+  if (to_device != from_device && size_bytes <= PinnedRing::kSlotBytes) {
+    PinnedRing& ring = PinnedRing::of(to_device ? destination_device : source_device);
+    if (to_device) {
+      ring.upload(destination, source, size_bytes, cuda_stream(stream));
+    } else {
+      ring.download(destination, source, size_bytes, cuda_stream(stream));
+    }
     return;
   }
   CUDA_CHECK(

@@ -111,11 +111,12 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == 1 ? 1 : 256 / kDim)
   });
   const auto begin_tile = [&](int tile) {
     const int first_key = tile * kTileKeys;
-    const TileSlots slots(sequence, first_key, operands.tiles_follow);
+    const TileSlots slots(sequence, first_key, num_keys, operands.tiles_follow);
     const auto copy = [&](const Tile<kDim>& to, const __nv_bfloat16* all) {
       copy_rows<kThreads>(to, kTileKeys, all, [&](int row) -> const __nv_bfloat16* {
+        const int64_t slot = slots.slot(row);
         if (first_key + row >= num_keys) return nullptr;
-        return all + (slots.slot(sequence, first_key, row) * view.kv_heads + head) * kDim;
+        return all + (slot * view.kv_heads + head) * kDim;
       });
     };
     copy(tile_at(tile % 2 * 2), operands.keys);

@@ -162,17 +162,33 @@ __device__ inline void store_rows(const Tile<kDim>& tile, int first_row,
 }
 
 // Slots of the keys of a tile. Where pages are whole tiles, or one page holds all, a tile's keys
-// follow each other from one slot.
+// follow each other from one slot. Elsewhere each lane of a warp looks up two of them, for all: a
+// lookup costs a division and a load.
 struct TileSlots {
   bool follows;
-  int64_t first;
+  int first;                // slot of the first key, where they follow it
+  int own[kTileKeys / 32];  // elsewhere: slots of keys lane, lane + 32
 
-  __device__ TileSlots(const DeviceSequence& sequence, int first_key, bool tiles_follow)
-      : follows(tiles_follow), first(tiles_follow ? sequence.slot(first_key) : 0) {}
+  __device__ TileSlots(const DeviceSequence& sequence, int first_key, int num_keys,
+                       bool tiles_follow)
+      : follows(tiles_follow) {
+    if (follows) {
+      first = static_cast<int>(sequence.slot(first_key));
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kTileKeys / 32; ++i) {
+      const int key = first_key + 32 * i + static_cast<int>(threadIdx.x) % 32;
+      own[i] = key < num_keys ? static_cast<int>(sequence.slot(key)) : 0;
+    }
+  }
 
-  __device__ int64_t slot(const DeviceSequence& sequence, int first_key, int row) const {
-    return follows ? first + row : sequence.slot(first_key + row);
+  // Of the tile's key `row`. All lanes of a warp ask together, for keys of one half of the tile.
+  __device__ int64_t slot(int row) const {
+    if (follows) return first + row;
+    return __shfl_sync(0xffffffffu, row < 32 ? own[0] : own[1], row % 32);
   }
 };
+static_assert(kTileKeys == 64);
 
 }  // namespace grpo::ops
