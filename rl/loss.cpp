@@ -38,11 +38,14 @@ void check_sequence(const LossConfig& config, const LossSequence& sequence,
         sequence.sequence_mask);
 }
 
-// Evaluates one valid sequence (s = 1) into sums and gradients.
+enum class Wanted : bool { kGradients, kAll };
+
+// Evaluates one valid sequence (s = 1) into gradients, where there is room for them, and sums,
+// which are incomplete where only gradients are wanted.
 class SequenceLoss {
  public:
   SequenceLoss(const LossConfig& config, const LossSequence& sequence, const LossCounts& counts,
-               const LossGradients& gradients);
+               const LossGradients& gradients, Wanted wanted);
   LossSums evaluate();
 
  private:
@@ -68,6 +71,7 @@ class SequenceLoss {
   const LossGradients& gradients_;
   const KlEstimator estimator_;
   bool wants_gradients_;
+  bool wants_sums_;
   std::span<double> kl_gradient_;  // where d loss / d c_u goes
 
   double num_tokens_ = 0;                  // sum of m
@@ -81,13 +85,14 @@ class SequenceLoss {
 };
 
 SequenceLoss::SequenceLoss(const LossConfig& config, const LossSequence& sequence,
-                           const LossCounts& counts, const LossGradients& gradients)
+                           const LossCounts& counts, const LossGradients& gradients, Wanted wanted)
     : config_(config),
       sequence_(sequence),
       counts_(counts),
       gradients_(gradients),
       estimator_(kl_estimator(config.reference_policy_kl_type)),
       wants_gradients_(!gradients.current.empty()),
+      wants_sums_(wanted == Wanted::kAll),
       kl_gradient_(gradients.current_unfiltered.empty() ? gradients.current
                                                         : gradients.current_unfiltered) {}
 
@@ -156,12 +161,14 @@ void SequenceLoss::add_actor(size_t t) {
     term = {-advantage * clipped * current, 0.0};
     direct_gradient = -advantage * clipped;
   }
-  add_ratio_metrics(ratio, clipped);
-
-  const ImportanceWeight importance = importance_weight(t);
-  if (!per_sequence) sums_.sampling_importance_ratio += importance.value;
-  if (importance.out_of_bounds && !sequence_masked_) sums_.is_oob_ratio += 1.0;
-  const double weight = config_.use_importance_sampling_correction ? importance.value : 1.0;
+  double weight = 1.0;
+  if (wants_sums_ || config_.use_importance_sampling_correction) {
+    const ImportanceWeight importance = importance_weight(t);
+    if (config_.use_importance_sampling_correction) weight = importance.value;
+    add_ratio_metrics(ratio, clipped);
+    if (!per_sequence) sums_.sampling_importance_ratio += importance.value;
+    if (importance.out_of_bounds && !sequence_masked_) sums_.is_oob_ratio += 1.0;
+  }
   sums_.loss += loss_scale_ * weight * term.value;
   if (!wants_gradients_) return;
   const double scale = gradient_scale_ * weight;
@@ -222,7 +229,7 @@ LossSums SequenceLoss::evaluate() {
     add_actor(t);
     if (adds_kl(config_)) add_kl(t);
     if (has_positive_nll) add_positive_nll(t);
-    add_mismatch_metrics(t);
+    if (wants_sums_) add_mismatch_metrics(t);
   }
   add_sequence_ratio_gradient();
   return sums_;
@@ -230,13 +237,27 @@ LossSums SequenceLoss::evaluate() {
 
 }  // namespace
 
-LossSums evaluate_loss(const LossConfig& config, const LossSequence& sequence,
-                       const LossCounts& counts, const LossGradients& gradients) {
+namespace {
+
+LossSums evaluate(const LossConfig& config, const LossSequence& sequence, const LossCounts& counts,
+                  const LossGradients& gradients, Wanted wanted) {
   check_sequence(config, sequence, gradients);
   std::fill(gradients.current.begin(), gradients.current.end(), 0.0);
   std::fill(gradients.current_unfiltered.begin(), gradients.current_unfiltered.end(), 0.0);
   if (sequence.sequence_mask == 0.0) return LossSums();
-  return SequenceLoss(config, sequence, counts, gradients).evaluate();
+  return SequenceLoss(config, sequence, counts, gradients, wanted).evaluate();
+}
+
+}  // namespace
+
+LossSums evaluate_loss(const LossConfig& config, const LossSequence& sequence,
+                       const LossCounts& counts, const LossGradients& gradients) {
+  return evaluate(config, sequence, counts, gradients, Wanted::kAll);
+}
+
+void evaluate_loss_gradients(const LossConfig& config, const LossSequence& sequence,
+                             const LossCounts& counts, const LossGradients& gradients) {
+  evaluate(config, sequence, counts, gradients, Wanted::kGradients);
 }
 
 }  // namespace grpo::rl

@@ -106,6 +106,10 @@ struct LossGradients {
 LossSums evaluate_loss(const LossConfig& config, const LossSequence& sequence,
                        const LossCounts& counts, const LossGradients& gradients);
 
+// The gradients alone, in less time.
+void evaluate_loss_gradients(const LossConfig& config, const LossSequence& sequence,
+                             const LossCounts& counts, const LossGradients& gradients);
+
 // The batch's loss and metrics from the sum over all its sequences: means over valid tokens (or
 // sequences, README "Loss"); clip_ratio_* become shares of the valid tokens. num_valid_samples,
 // minima and maxima stay.

@@ -35,41 +35,8 @@ std::span<const float> PolicyLoss::logprobs(size_t s) const {
   return std::span(current_).subspan(begin, end - begin);
 }
 
-void PolicyLoss::evaluate(int64_t begin, int64_t end, const model::LogprobValues& logprobs,
-                          const model::LogprobGradientValues& gradients) {
-  const auto count = static_cast<size_t>(end - begin);
-  std::copy(logprobs.processed.begin(), logprobs.processed.end(), current_.begin() + begin);
-  std::copy(logprobs.unfiltered.begin(), logprobs.unfiltered.end(), unfiltered_.begin() + begin);
-  std::vector<double> d_current(count);
-  std::vector<double> d_unfiltered(count);
-  for (size_t s = 0; s < sequences_.size(); ++s) {
-    const int64_t first = std::max(begin, batch_.predicted_offsets[s]);
-    const int64_t last = std::min(end, batch_.predicted_offsets[s + 1]);
-    if (first >= last) continue;
-    const auto offset = static_cast<size_t>(first - begin);
-    const auto rows = static_cast<size_t>(last - first);
-    evaluate_rows(s, first, last, std::span(d_current).subspan(offset, rows),
-                  std::span(d_unfiltered).subspan(offset, rows));
-  }
-  for (size_t i = 0; i < count; ++i) {
-    gradients.dprocessed[i] = static_cast<float>(d_current[i]);
-    gradients.dunfiltered[i] = static_cast<float>(d_unfiltered[i]);
-  }
-}
-
-std::vector<LossSums> PolicyLoss::sequence_sums() const {
-  std::vector<LossSums> sums;
-  for (size_t s = 0; s < sequences_.size(); ++s) {
-    sums.push_back(
-        evaluate_rows(s, batch_.predicted_offsets[s], batch_.predicted_offsets[s + 1], {}, {}));
-  }
-  return sums;
-}
-
-// Rows [begin, end) of the batch, all of sequence s.
-LossSums PolicyLoss::evaluate_rows(size_t s, int64_t begin, int64_t end,
-                                   std::span<double> d_current,
-                                   std::span<double> d_unfiltered) const {
+template <typename Evaluate>
+auto PolicyLoss::with_rows(size_t s, int64_t begin, int64_t end, const Evaluate& evaluate) const {
   const auto first = static_cast<size_t>(begin - batch_.predicted_offsets[s]);
   const auto count = static_cast<size_t>(end - begin);
   const RolloutSequence& sequence = *sequences_[s];
@@ -87,17 +54,53 @@ LossSums PolicyLoss::evaluate_rows(size_t s, int64_t begin, int64_t end,
                                             : part(signals.reference_logprobs, first);
   const std::vector<double> advantages(count, signals.advantage);
   const std::vector<uint8_t> mask(count, 1);
-  return evaluate_loss(config_,
-                       {.current = current,
-                        .current_unfiltered = unfiltered,
-                        .previous = previous,
-                        .generation = generation,
-                        .reference = reference,
-                        .token_mask = mask,
-                        .advantages = advantages,
-                        .sequence_mask = 1.0,
-                        .reward = sequence.reward},
-                       counts_, {.current = d_current, .current_unfiltered = d_unfiltered});
+  return evaluate(LossSequence{.current = current,
+                               .current_unfiltered = unfiltered,
+                               .previous = previous,
+                               .generation = generation,
+                               .reference = reference,
+                               .token_mask = mask,
+                               .advantages = advantages,
+                               .sequence_mask = 1.0,
+                               .reward = sequence.reward});
+}
+
+void PolicyLoss::evaluate(int64_t begin, int64_t end, const model::LogprobValues& logprobs,
+                          const model::LogprobGradientValues& gradients) {
+  const auto count = static_cast<size_t>(end - begin);
+  std::copy(logprobs.processed.begin(), logprobs.processed.end(), current_.begin() + begin);
+  std::copy(logprobs.unfiltered.begin(), logprobs.unfiltered.end(), unfiltered_.begin() + begin);
+  std::vector<double> d_current(count);
+  std::vector<double> d_unfiltered(count);
+  for (size_t s = 0; s < sequences_.size(); ++s) {
+    const int64_t first = std::max(begin, batch_.predicted_offsets[s]);
+    const int64_t last = std::min(end, batch_.predicted_offsets[s + 1]);
+    if (first >= last) continue;
+    const auto offset = static_cast<size_t>(first - begin);
+    const auto rows = static_cast<size_t>(last - first);
+    with_rows(s, first, last, [&](const LossSequence& sequence) {
+      evaluate_loss_gradients(
+          config_, sequence, counts_,
+          {.current = std::span(d_current).subspan(offset, rows),
+           .current_unfiltered = std::span(d_unfiltered).subspan(offset, rows)});
+    });
+  }
+  for (size_t i = 0; i < count; ++i) {
+    gradients.dprocessed[i] = static_cast<float>(d_current[i]);
+    gradients.dunfiltered[i] = static_cast<float>(d_unfiltered[i]);
+  }
+}
+
+std::vector<LossSums> PolicyLoss::sequence_sums() const {
+  std::vector<LossSums> sums;
+  for (size_t s = 0; s < sequences_.size(); ++s) {
+    sums.push_back(with_rows(s, batch_.predicted_offsets[s], batch_.predicted_offsets[s + 1],
+                             [&](const LossSequence& sequence) {
+                               return evaluate_loss(config_, sequence, counts_,
+                                                    {.current = {}, .current_unfiltered = {}});
+                             }));
+  }
+  return sums;
 }
 
 void NllLoss::evaluate(int64_t, int64_t, const model::LogprobValues& logprobs,

@@ -39,8 +39,9 @@ class PolicyLoss : public model::TokenLoss {
   std::span<const float> logprobs(size_t s) const;
 
  private:
-  LossSums evaluate_rows(size_t s, int64_t begin, int64_t end, std::span<double> d_current,
-                         std::span<double> d_unfiltered) const;
+  // Calls evaluate(sequence) for rows [begin, end) of the batch, all of sequence s.
+  template <typename Evaluate>
+  auto with_rows(size_t s, int64_t begin, int64_t end, const Evaluate& evaluate) const;
 
   const LossConfig& config_;
   LossCounts counts_;

@@ -1,5 +1,6 @@
-// Sums down the columns of a matrix that is made up row by row, without atomics: chunks of
-// kRowsPerChunk rows from row 0 on, each in ascending order, then the chunks in ascending order.
+// Sums down the columns of a matrix that is made up row by row, without atomics: chunks of rows,
+// each in an order of its own, then runs of chunks in ascending order, then the runs in ascending
+// order.
 #pragma once
 
 #include "model/ops/element_groups_cuda.cuh"
@@ -8,6 +9,8 @@ namespace grpo::ops {
 
 constexpr int kRowsPerChunk = 64;
 constexpr int kColumnThreads = 128;
+constexpr int kJoinColumns = 32;  // of a block that joins chunks
+constexpr int kJoinRuns = 16;     // a warp each
 
 template <typename Term>
 __global__ void __launch_bounds__(kColumnThreads)
@@ -28,16 +31,37 @@ __global__ void __launch_bounds__(kColumnThreads)
   store_group(partial + chunk * columns + first, sums, count, term.aligned);
 }
 
-static __global__ void __launch_bounds__(kColumnThreads)
+static __global__ void __launch_bounds__(kJoinColumns* kJoinRuns)
     join_column_chunks_kernel(float* out, const float* partial, int64_t chunks, int64_t columns,
                               bool accumulate) {
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumnThreads + threadIdx.x;
-  if (column >= columns) return;
-  float sum = accumulate ? out[column] : 0.0f;
+  __shared__ float runs[kJoinRuns][kJoinColumns];
+  const int lane = static_cast<int>(threadIdx.x) % kJoinColumns;
+  const int run = static_cast<int>(threadIdx.x) / kJoinColumns;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kJoinColumns + lane;
+  float sum = 0.0f;
+  if (column < columns) {
+    const int64_t length = (chunks + kJoinRuns - 1) / kJoinRuns;
+    const int64_t begin = run * length;
+    const int64_t end = begin + length < chunks ? begin + length : chunks;
 #pragma unroll 8
-  for (int64_t chunk = 0; chunk < chunks; ++chunk)
-    sum = __fadd_rn(sum, partial[chunk * columns + column]);
+    for (int64_t chunk = begin; chunk < end; ++chunk)
+      sum = __fadd_rn(sum, partial[chunk * columns + column]);
+  }
+  runs[run][lane] = sum;
+  __syncthreads();
+  if (run != 0 || column >= columns) return;
+  if (accumulate) sum = __fadd_rn(out[column], sum);
+#pragma unroll
+  for (int i = 1; i < kJoinRuns; ++i) sum = __fadd_rn(sum, runs[i][lane]);
   out[column] = sum;
+}
+
+// out[columns] = (out +) sum over chunks of partial [chunks, columns].
+inline void join_column_chunks(const char* op, const Tensor& out, const float* partial,
+                               int64_t chunks, bool accumulate, const OpContext& ctx) {
+  const int64_t columns = out.num_elements();
+  launch(op, join_column_chunks_kernel, ceil_div(columns, kJoinColumns), kJoinColumns * kJoinRuns,
+         ctx, out.data<float>(), partial, chunks, columns, accumulate);
 }
 
 // out[columns] = (out +) sum over rows. Term has kWidth, `aligned` (false unless columns is a
@@ -53,8 +77,7 @@ void column_sums(const char* op, const Tensor& out, const Term& term, int64_t ro
   float* partial = ctx.workspace.take(DType::kFloat32, {chunks, columns}).template data<float>();
   launch(op, column_chunk_sums_kernel<Term>, chunks * blocks_per_chunk, kColumnThreads, ctx,
          partial, term, rows, columns, static_cast<unsigned>(blocks_per_chunk));
-  launch(op, join_column_chunks_kernel, ceil_div(columns, kColumnThreads), kColumnThreads, ctx,
-         out.template data<float>(), partial, chunks, columns, accumulate);
+  join_column_chunks(op, out, partial, chunks, accumulate, ctx);
 }
 
 }  // namespace grpo::ops

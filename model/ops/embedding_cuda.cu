@@ -53,6 +53,23 @@ SortedTokens sort_tokens(const char* op, const Tensor& tokens, int64_t vocabular
   return sorted;
 }
 
+constexpr int kRowsAhead = 8;  // loaded before they are added
+
+// Behind the last of the tokens equal to the one at `begin`.
+__device__ inline int64_t end_of_equal(const int32_t* tokens, int64_t begin, int64_t count) {
+  int64_t low = begin + 1;
+  int64_t high = count;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (tokens[middle] == tokens[begin]) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
 // Adds to dweight [V, D], which is zero or holds what to add to.
 template <typename D>
 __global__ void __launch_bounds__(kRowThreads)
@@ -63,17 +80,27 @@ __global__ void __launch_bounds__(kRowThreads)
   const int32_t token = sorted.tokens[begin];
   if (begin > 0 && sorted.tokens[begin - 1] == token) return;
   float* sums_row = dweight + token * size;
+  const int64_t end = end_of_equal(sorted.tokens, begin, count);
   for (int64_t first = static_cast<int64_t>(threadIdx.x) * kWidth; first < size;
        first += kRowThreads * kWidth) {
     const int64_t left = size - first;
     const int width = left < kWidth ? static_cast<int>(left) : kWidth;
     float sums[kWidth];
     load_group(sums, sums_row + first, width, aligned);
-    for (int64_t i = begin; i < count && sorted.tokens[i] == token; ++i) {
-      float values[kWidth];
-      load_group(values, dout + sorted.rows[i] * size + first, width, aligned);
+    for (int64_t i = begin; i < end; i += kRowsAhead) {
+      Packet<D, kWidth> rows[kRowsAhead];
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) sums[j] = __fadd_rn(sums[j], values[j]);
+      for (int r = 0; r < kRowsAhead; ++r) {
+        const int64_t row = sorted.rows[i + r < end ? i + r : begin];
+        rows[r] = load_packet<kWidth>(dout + row * size + first, width, aligned);
+      }
+#pragma unroll
+      for (int r = 0; r < kRowsAhead; ++r) {
+        if (i + r >= end) break;
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j)
+          sums[j] = __fadd_rn(sums[j], to_float(rows[r].elements[j]));
+      }
     }
     store_group(sums_row + first, sums, width, aligned);
   }

@@ -1,9 +1,11 @@
 // T tokens, D model. One block of kRowThreads a row; thread i owns the groups i, i + kRowThreads,
-// ... of the row and adds their elements in ascending order, whatever T is.
+// ... of the row and adds their elements in ascending order, whatever T is. The backward of rows
+// that a warp can hold takes a warp a row instead, and the weight's gradient on the way.
 #include "model/ops/rms_norm_cuda.h"
 
 #include "model/ops/block_sum_cuda.cuh"
 #include "model/ops/column_sums_cuda.cuh"
+#include "model/ops/workspace_array.h"
 
 namespace grpo::ops {
 
@@ -115,6 +117,95 @@ __global__ void __launch_bounds__(kRowThreads) rms_norm_backward_kernel(NormBack
   });
 }
 
+constexpr int kRowWarps = kRowThreads / 32;
+constexpr int kRowsPerBlock = 48;
+
+// kRowsPerBlock rows: warp w takes rows w, w + kRowWarps, ...; lane i its groups i, i + 32, ..., at
+// most kGroups. Besides dx, the block's part of dweight: each warp's rows, then the warps, in
+// ascending order. dx may be dout.
+template <typename D, int kGroups>
+__global__ void __launch_bounds__(kRowThreads, kGroups == 4 ? 3 : 2)
+    warp_rows_backward_kernel(NormBackward<D> op, float* partial /* [blocks, D] */,
+                              int64_t num_rows) {
+  constexpr int kWidth = kGroupWidth<D>;
+  constexpr bool kAhead = kGroups <= 4;  // dx is read early, where registers are left for it
+  extern __shared__ __align__(128) unsigned char shared[];
+  float* warp_sums = reinterpret_cast<float*>(shared);  // [kRowWarps, D]
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int size = static_cast<int>(op.size);
+  const auto first_of = [&](int j) { return (lane + 32 * j) * kWidth; };
+  const auto count_of = [&](int j) { return max(0, min(kWidth, size - first_of(j))); };
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock;
+  const int64_t end = begin + kRowsPerBlock < num_rows ? begin + kRowsPerBlock : num_rows;
+  float sums[kGroups][kWidth] = {};
+  for (int64_t t = begin + warp; t < end; t += kRowWarps) {
+    const int64_t at = t * size;
+    const float scale = op.rstd[t];
+    Packet<D, kWidth> douts[kGroups];
+    Packet<D, kWidth> xs[kGroups];
+    Packet<D, kWidth> befores[kAhead ? kGroups : 1];
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      const int count = count_of(j);
+      const int64_t first = at + first_of(j);
+      douts[j] = load_packet<kWidth>(op.dout + first, count, op.aligned);
+      xs[j] = load_packet<kWidth>(op.x + first, count, op.aligned);
+      if (kAhead) {
+        befores[j] = load_packet<kWidth>(op.dx + first, op.accumulate ? count : 0, op.aligned);
+      }
+    }
+    float products = 0.0f;
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      float weight[kWidth];
+      load_group(weight, op.weight + first_of(j), count_of(j), op.aligned);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        const float d = to_float(douts[j].elements[i]);
+        const float n = __fmul_rn(to_float(xs[j].elements[i]), scale);
+        products = __fmaf_rn(__fmul_rn(d, weight[i]), n, products);
+        sums[j][i] = __fmaf_rn(d, n, sums[j][i]);
+      }
+    }
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2)
+      products = __fadd_rn(products, __shfl_xor_sync(0xffffffffu, products, distance));
+    const float mean = __fdiv_rn(products, static_cast<float>(op.size));
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      const int count = count_of(j);
+      const int64_t first = at + first_of(j);
+      float weight[kWidth];
+      load_group(weight, op.weight + first_of(j), count, op.aligned);
+      if (!kAhead) {
+        befores[0] = load_packet<kWidth>(op.dx + first, op.accumulate ? count : 0, op.aligned);
+      }
+      float dx[kWidth];
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        const float g = __fmul_rn(to_float(douts[j].elements[i]), weight[i]);
+        const float n = __fmul_rn(to_float(xs[j].elements[i]), scale);
+        dx[i] = __fmul_rn(scale, __fmaf_rn(-n, mean, g));
+        if (op.accumulate) {
+          dx[i] = __fadd_rn(to_float(befores[kAhead ? j : 0].elements[i]), dx[i]);
+        }
+      }
+      store_group(op.dx + first, dx, count, op.aligned);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kGroups; ++j)
+    store_group(warp_sums + warp * size + first_of(j), sums[j], count_of(j), op.aligned);
+  __syncthreads();
+  for (int column = static_cast<int>(threadIdx.x); column < size; column += kRowThreads) {
+    float sum = warp_sums[column];
+#pragma unroll
+    for (int w = 1; w < kRowWarps; ++w) sum = __fadd_rn(sum, warp_sums[w * size + column]);
+    partial[static_cast<int64_t>(blockIdx.x) * size + column] = sum;
+  }
+}
+
 // dweight = sum over t of dout * n.
 template <typename D>
 struct WeightGradientTerm {
@@ -135,6 +226,18 @@ struct WeightGradientTerm {
     for (int i = 0; i < kWidth; ++i) sums[i] = __fmaf_rn(d[i], __fmul_rn(n[i], scale), sums[i]);
   }
 };
+
+template <typename D, int kGroups>
+void warp_rows_backward(const char* op, const NormBackward<D>& norm, const Tensor& dweight,
+                        bool accumulate, int64_t num_rows, OpContext& ctx) {
+  const Workspace::Scope scope(ctx.workspace);
+  const int64_t blocks = ceil_div(num_rows, kRowsPerBlock);
+  auto* partial = workspace_array<float>(ctx, blocks * norm.size);
+  const int64_t shared_bytes = kRowWarps * norm.size * static_cast<int64_t>(sizeof(float));
+  launch_with_shared(op, warp_rows_backward_kernel<D, kGroups>, blocks, kRowThreads, shared_bytes,
+                     ctx, norm, partial, num_rows);
+  join_column_chunks(op, dweight, partial, blocks, accumulate, ctx);
+}
 
 }  // namespace
 
@@ -174,6 +277,12 @@ void rms_norm_backward_cuda(const RmsNormGradients& gradients, const Tensor& dou
     norm.aligned = size % kWidth == 0 && is_aligned<kWidth>(norm.dx) &&
                    is_aligned<kWidth>(norm.dout) && is_aligned<kWidth>(norm.x) &&
                    is_aligned<kWidth>(norm.weight);
+    const int64_t warp_groups = ceil_div(size, int64_t{32} * kWidth);
+    if (warp_groups <= 8) {
+      const auto backward = warp_groups <= 4 ? warp_rows_backward<D, 4> : warp_rows_backward<D, 8>;
+      backward(op, norm, gradients.dweight, gradients.accumulate_dweight, x.size(0), ctx);
+      return;
+    }
     // Before dx, which may lie where dout does.
     column_sums(op, gradients.dweight,
                 WeightGradientTerm<D>{norm.dout, norm.x, norm.rstd, size, norm.aligned}, x.size(0),

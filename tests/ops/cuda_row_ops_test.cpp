@@ -35,17 +35,18 @@ class CudaRowOpsTest : public CudaTest<::testing::TestWithParam<RowCase>> {
 };
 
 // No rows, one, more than a chunk of a column sum; sizes of 1, primes, whole and broken groups of 4
-// and 8, more than a block's threads hold.
-INSTANTIATE_TEST_SUITE_P(Shapes, CudaRowOpsTest,
-                         ::testing::Combine(::testing::ValuesIn(kActivationDTypes),
-                                            ::testing::Values(std::pair<int64_t, int64_t>{0, 5},
-                                                              std::pair<int64_t, int64_t>{1, 1},
-                                                              std::pair<int64_t, int64_t>{3, 7},
-                                                              std::pair<int64_t, int64_t>{2, 128},
-                                                              std::pair<int64_t, int64_t>{37, 896},
-                                                              std::pair<int64_t, int64_t>{130,
-                                                                                          1031})),
-                         row_case_name);
+// and 8, more than a block's threads or a warp's registers hold.
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CudaRowOpsTest,
+    ::testing::Combine(::testing::ValuesIn(kActivationDTypes),
+                       ::testing::Values(std::pair<int64_t, int64_t>{0, 5},
+                                         std::pair<int64_t, int64_t>{1, 1},
+                                         std::pair<int64_t, int64_t>{3, 7},
+                                         std::pair<int64_t, int64_t>{2, 128},
+                                         std::pair<int64_t, int64_t>{37, 896},
+                                         std::pair<int64_t, int64_t>{130, 1031},
+                                         std::pair<int64_t, int64_t>{3, 2053})),
+    row_case_name);
 
 TEST_P(CudaRowOpsTest, ResidualAdd) {
   const Tensor a = random(dtype(), shape());
@@ -176,7 +177,7 @@ TEST_P(CudaRowOpsTest, GatherAndScatterRows) {
 
 // Fewer words than rows: many equal tokens, added in ascending t as on the CPU.
 TEST_P(CudaRowOpsTest, Embedding) {
-  const int64_t vocabulary = rows() / 3 + 2;
+  const int64_t vocabulary = rows() / 12 + 2;
   const Tensor tokens = spread_indices(rows(), vocabulary);
   const Tensor weight = random(dtype(), {vocabulary, size()});
   const Tensor dout = random(dtype(), shape());

@@ -73,6 +73,9 @@ std::vector<double> gradient_of(const LossConfig& config, const std::vector<Samp
                                 size_t index) {
   std::vector<double> gradient(samples[index].current.size(), kNan);
   evaluate_loss(config, samples[index].view(), count(samples), {gradient, {}});
+  std::vector<double> alone(gradient.size(), kNan);
+  evaluate_loss_gradients(config, samples[index].view(), count(samples), {alone, {}});
+  EXPECT_EQ(alone, gradient);
   return gradient;
 }
 
