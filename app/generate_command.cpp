@@ -93,6 +93,7 @@ ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig&
   Allocator allocator(
       parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world)
           .device);
+  const auto attachment = context.world.attach_device(allocator);
   Workspace workspace(allocator);
   MatrixLibrary matrix_library(allocator.device());
   OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};
@@ -100,6 +101,7 @@ ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig&
   parallel::ShardedParameterStore store(
       "generation", parameters.specs, parallel::make_generation_groups(context.world),
       rl::compute_dtype(config.policy.precision, source), parallel::Gradients::kNone, allocator);
+  const parallel::DeviceFailureGuard guard(*attachment);
   parallel::load_weights(store, *source.weights);
   model::Transformer transformer(source.config, parameters, store,
                                  {.max_positions = max_tokens, .head_chunk_rows = 1}, allocator);

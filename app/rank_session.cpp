@@ -85,7 +85,9 @@ ExitCode run_in_world(const RankPlan& plan, const LaunchEnvironment& environment
   } catch (...) {
     // Recorded before the connections close: the others then know why they closed.
     try {
-      std::rethrow_exception(as_error(std::current_exception()));
+      const std::exception_ptr error = as_error(std::current_exception());
+      world->rethrow_failure();
+      std::rethrow_exception(error);
     } catch (const Error& error) {
       world->record_failure(error);
       throw;

@@ -62,6 +62,7 @@ ExitCode score_on_rank(const ScoreOptions& options, const InferenceConfig& confi
   Allocator allocator(
       parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world)
           .device);
+  const auto attachment = context.world.attach_device(allocator);
   Workspace workspace(allocator);
   MatrixLibrary matrix_library(allocator.device());
   OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};
@@ -70,6 +71,7 @@ ExitCode score_on_rank(const ScoreOptions& options, const InferenceConfig& confi
       "policy", parameters.specs,
       parallel::make_training_groups(context.world, mesh, config.parallel.gtp_alignment),
       rl::compute_dtype(config.policy.precision, source), parallel::Gradients::kNone, allocator);
+  const parallel::DeviceFailureGuard guard(*attachment);
   parallel::load_weights(store, *source.weights);
   const rl::SequencePackingConfig& packing = config.policy.sequence_packing;
   model::Transformer transformer(

@@ -35,7 +35,7 @@ void check_exchange(std::span<const PeerMessage> sends, std::span<const PeerMess
 }
 
 void copy_messages_to_self(std::span<const PeerMessage> sends,
-                           std::span<const PeerMessage> receives, int rank) {
+                           std::span<const PeerMessage> receives, int rank, Stream stream) {
   const auto next_of_own = [rank](std::span<const PeerMessage> messages, size_t from) {
     while (from < messages.size() && messages[from].peer != rank) ++from;
     return from;
@@ -43,7 +43,7 @@ void copy_messages_to_self(std::span<const PeerMessage> sends,
   size_t send = next_of_own(sends, 0);
   size_t receive = next_of_own(receives, 0);
   while (send < sends.size() && receive < receives.size()) {
-    copy_tensor(receives[receive].data, sends[send].data);
+    copy_tensor(receives[receive].data, sends[send].data, stream);
     send = next_of_own(sends, send + 1);
     receive = next_of_own(receives, receive + 1);
   }

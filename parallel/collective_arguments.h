@@ -17,6 +17,6 @@ void check_exchange(std::span<const PeerMessage> sends, std::span<const PeerMess
 
 // Copies the messages from `rank` to itself; the k-th sent goes to the k-th received.
 void copy_messages_to_self(std::span<const PeerMessage> sends,
-                           std::span<const PeerMessage> receives, int rank);
+                           std::span<const PeerMessage> receives, int rank, Stream stream);
 
 }  // namespace grpo::parallel

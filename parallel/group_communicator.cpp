@@ -278,7 +278,7 @@ void GroupCommunicator::broadcast(const Tensor& data, int root, Stream) {
 }
 
 void GroupCommunicator::exchange(std::span<const PeerMessage> sends,
-                                 std::span<const PeerMessage> receives, Stream) {
+                                 std::span<const PeerMessage> receives, Stream stream) {
   check_exchange(sends, receives, size());
   begin(Operation::kExchange);
   const auto pieces_of = [&](std::span<const PeerMessage> messages) {
@@ -290,7 +290,7 @@ void GroupCommunicator::exchange(std::span<const PeerMessage> sends,
     }
     return pieces;
   };
-  copy_messages_to_self(sends, receives, rank_);
+  copy_messages_to_self(sends, receives, rank_, stream);
   transfer(pieces_of(sends), pieces_of(receives));
 }
 

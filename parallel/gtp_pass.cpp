@@ -7,8 +7,25 @@
 
 namespace grpo::parallel {
 
+namespace {
+
+// Work of the model, on the default stream.
+constexpr Stream kWork = Stream::none();
+
+// The largest gather (gate and up projection) takes longer than the product before it (attention
+// output), so that one gather ahead would not hide it.
+constexpr size_t kGathersAhead = 2;
+// Each holds a full-size gradient.
+constexpr size_t kScattersBehind = 2;
+
+}  // namespace
+
 GtpPass::GtpPass(ShardedParameterStore& store, const UseSchedule& schedule)
-    : store_(store), schedule_(schedule), contributions_(store.specs_.size(), 0) {
+    : store_(store),
+      schedule_(schedule),
+      contributions_(store.specs_.size(), 0),
+      num_ahead_(store.device().kind == DeviceKind::kCuda ? kGathersAhead : 0),
+      work_(store.device()) {
   CHECK(!store_.pass_active_, "store '{}' already runs a pass", store_.name());
   for (const ParameterUse& use : schedule_.uses()) {
     CHECK(use.parameter >= 0 && static_cast<size_t>(use.parameter) < store_.specs_.size());
@@ -17,7 +34,16 @@ GtpPass::GtpPass(ShardedParameterStore& store, const UseSchedule& schedule)
   store_.pass_active_ = true;
 }
 
-GtpPass::~GtpPass() { store_.pass_active_ = false; }
+GtpPass::~GtpPass() {
+  store_.pass_active_ = false;
+  // After an exception: whoever gets the memory next comes after what still uses it.
+  try {
+    for (const GatherAhead& gather : ahead_) gather.arrived.hold_back(kWork);
+    for (const PendingScatter& scatter : scatters_) scatter.done.hold_back(kWork);
+  } catch (const Error&) {
+    // The device failed; nothing is run on it any more.
+  }
+}
 
 const ParameterUse& GtpPass::expect_next(ParameterId parameter, const char* call) const {
   CHECK(parameter >= 0 && static_cast<size_t>(parameter) < store_.specs_.size());
@@ -33,7 +59,7 @@ MaterializedWeight GtpPass::use(ParameterId parameter) {
   const ParameterUse& next = expect_next(parameter, "use");
   CHECK(next.reads_weight && !read_done_ && !grad_open_, "use({}) at use {} is not a read",
         store_.specs_[static_cast<size_t>(parameter)].name, cursor_);
-  Tensor tensor = gather(parameter);
+  Tensor tensor = materialize(parameter);
   if (next.contributes_gradient) {
     read_done_ = true;
   } else {
@@ -50,24 +76,58 @@ Tensor GtpPass::visible(ParameterId parameter, void* data, DType dtype) const {
                           : Tensor(data, dtype, {layout.tp_rows, layout.cols}, device);
 }
 
-Tensor GtpPass::gather(ParameterId parameter) {
+bool GtpPass::is_gathered(ParameterId parameter) const {
+  return store_.entries_[static_cast<size_t>(parameter)].is_gathered;
+}
+
+Tensor GtpPass::materialize(ParameterId parameter) {
+  if (!is_gathered(parameter)) {
+    gathered_.emplace_back(parameter, Buffer());
+    return visible(parameter, store_.shard(parameter).raw(), store_.dtype_);
+  }
+  start_gathers(1);
+  CHECK(ahead_.front().use == cursor_, "the gather of use {} comes at use {}", ahead_.front().use,
+        cursor_);
+  GatherAhead gather = std::move(ahead_.front());
+  ahead_.pop_front();
+  gather.arrived.hold_back(kWork);
+  start_gathers(num_ahead_);
+  void* data = gather.buffer.data();
+  gathered_.emplace_back(parameter, std::move(gather.buffer));
+  return visible(parameter, data, store_.dtype_);
+}
+
+void GtpPass::start_gathers(size_t count) {
+  const auto& uses = schedule_.uses();
+  for (; ahead_.size() < count && next_gather_ < uses.size(); ++next_gather_) {
+    const ParameterUse& use = uses[next_gather_];
+    if (use.reads_weight && is_gathered(use.parameter)) {
+      ahead_.push_back(start_gather(next_gather_));
+    }
+  }
+}
+
+GtpPass::GatherAhead GtpPass::start_gather(size_t use) {
+  const ParameterId parameter = schedule_.uses()[use].parameter;
   const auto& entry = store_.entries_[static_cast<size_t>(parameter)];
   const Tensor shard = store_.shard(parameter);
-  if (!entry.is_gathered) {
-    gathered_.emplace_back(parameter, Buffer());
-    return visible(parameter, shard.raw(), store_.dtype_);
-  }
   const int64_t full_elements = entry.layout.padded_rows * entry.layout.cols;
   const size_t full_bytes = static_cast<size_t>(full_elements) * dtype_size_bytes(store_.dtype_);
-  Buffer buffer = store_.buffers_.take(full_bytes);
-  const Tensor full(buffer.data(), store_.dtype_, {full_elements}, buffer.device());
+  GatherAhead gather{use, store_.buffers_.take(full_bytes), DeviceEvent(store_.device())};
+  const Tensor full(gather.buffer.data(), store_.dtype_, {full_elements}, gather.buffer.device());
+  const Stream stream = store_.communication_.get();
+  follow_work();
   store_.groups_.gtp_remat.communicator().all_gather(full, shard.reshaped({shard.num_elements()}),
-                                                     Stream::none());
+                                                     stream);
+  gather.arrived.record(stream);
   ++store_.counters_.gathers;
   store_.counters_.gathered_bytes += static_cast<int64_t>(full_bytes);
-  void* data = buffer.data();
-  gathered_.emplace_back(parameter, std::move(buffer));
-  return visible(parameter, data, store_.dtype_);
+  return gather;
+}
+
+void GtpPass::follow_work() {
+  work_.record(kWork);
+  work_.hold_back(store_.communication_.get());
 }
 
 void GtpPass::release(ParameterId parameter) noexcept {
@@ -117,17 +177,30 @@ void GtpPass::reduce_scatter(ParameterId parameter, Buffer buffer) {
   // The tail belongs to no logical row: whatever the buffer held must not reach a shard.
   fill_zero(full.rows(layout.tp_rows, layout.padded_rows - layout.tp_rows));
   const int64_t shard_elements = layout.num_elements();
+  settle_scatters(kScattersBehind - 1);
   Buffer sum_buffer = store_.buffers_.take(static_cast<size_t>(shard_elements) * sizeof(float));
   const Tensor sum(sum_buffer.data(), DType::kFloat32, {shard_elements}, device);
+  const Stream stream = store_.communication_.get();
+  follow_work();
   store_.groups_.gtp_remat.communicator().reduce_scatter_sum(
-      sum, full.reshaped({full.num_elements()}), Stream::none());
+      sum, full.reshaped({full.num_elements()}), stream);
   ++store_.counters_.reduce_scatters;
   store_.counters_.reduce_scattered_bytes += static_cast<int64_t>(full.size_bytes());
   Workspace no_scratch(store_.buffers_.allocator());
-  OpContext ctx{device, Stream::none(), no_scratch};
+  OpContext ctx{device, stream, no_scratch};
   ops::add_into(store_.gradient_shard(parameter), sum, ctx);
-  store_.buffers_.give_back(std::move(sum_buffer));
-  store_.buffers_.give_back(std::move(buffer));
+  scatters_.push_back({std::move(buffer), std::move(sum_buffer), DeviceEvent(device)});
+  scatters_.back().done.record(stream);
+  if (device.kind == DeviceKind::kCpu) settle_scatters(0);
+}
+
+void GtpPass::settle_scatters(size_t count) {
+  for (; scatters_.size() > count; scatters_.pop_front()) {
+    PendingScatter& oldest = scatters_.front();
+    oldest.done.hold_back(kWork);
+    store_.buffers_.give_back(std::move(oldest.sum));
+    store_.buffers_.give_back(std::move(oldest.gradient));
+  }
 }
 
 void GtpPass::finish() {
@@ -135,6 +208,8 @@ void GtpPass::finish() {
         "pass over '{}' ended at use {} of {}", store_.name(), cursor_, schedule_.uses().size());
   CHECK(gathered_.empty(), "{} weights of '{}' are still materialized", gathered_.size(),
         store_.name());
+  CHECK(ahead_.empty(), "{} gathers of '{}' were not used", ahead_.size(), store_.name());
+  settle_scatters(0);
   CHECK(pending_.empty(), "{} gradients of '{}' wait for contributions", pending_.size(),
         store_.name());
 }

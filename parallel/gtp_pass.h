@@ -1,10 +1,13 @@
-// GtpPass: one run through a UseSchedule over a ShardedParameterStore: gathers just before use,
-// frees after, reduce-scatters a gradient after its last scheduled contribution.
+// GtpPass: one run through a UseSchedule over a ShardedParameterStore: gathers before use, frees
+// after, reduce-scatters a gradient after its last scheduled contribution. On a GPU gathers run
+// ahead of their uses and reduce-scatters behind, on the store's communication stream.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <vector>
 
+#include "model/core/device_stream.h"
 #include "parallel/sharded_parameter_store.h"
 
 namespace grpo::parallel {
@@ -26,10 +29,31 @@ class GtpPass : public Pass {
     int num_contributions = 0;
   };
 
+  // A gather that was started and whose use comes later.
+  struct GatherAhead {
+    size_t use;  // of the schedule
+    Buffer buffer;
+    DeviceEvent arrived;
+  };
+  // A reduce-scatter that may still run.
+  struct PendingScatter {
+    Buffer gradient;
+    Buffer sum;
+    DeviceEvent done;
+  };
+
   void release(ParameterId parameter) noexcept override;
   const ParameterUse& expect_next(ParameterId parameter, const char* call) const;
-  Tensor gather(ParameterId parameter);
+  Tensor materialize(ParameterId parameter);
+  bool is_gathered(ParameterId parameter) const;
+  // Starts gathers in the order of use until `count` have been started and not used.
+  void start_gathers(size_t count);
+  GatherAhead start_gather(size_t use);
   void reduce_scatter(ParameterId parameter, Buffer buffer);
+  // Until at most `count` reduce-scatters may still run: work after this comes after the others.
+  void settle_scatters(size_t count);
+  // What the communication stream is given from here on comes after all work so far.
+  void follow_work();
   Tensor visible(ParameterId parameter, void* data, DType dtype) const;
 
   ShardedParameterStore& store_;
@@ -41,6 +65,11 @@ class GtpPass : public Pass {
   std::vector<std::pair<ParameterId, Buffer>>
       gathered_;  // materialized now; buffer empty for a local view
   std::map<ParameterId, PendingGradient> pending_;
+  size_t num_ahead_;               // gathers to keep ahead of the use in progress
+  size_t next_gather_ = 0;         // first use whose gather was not looked at
+  std::deque<GatherAhead> ahead_;  // in the order of use
+  std::deque<PendingScatter> scatters_;
+  DeviceEvent work_;  // the last place of follow_work()
 };
 
 }  // namespace grpo::parallel

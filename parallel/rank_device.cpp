@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/core/device_cuda.h"
+#include "parallel/device_link.h"
 #include "parallel/host_collectives.h"
 
 namespace grpo::parallel {
@@ -47,42 +48,68 @@ std::shared_ptr<Communicator> everyone(World& world) {
   return world.make_group(ranks, "devices");
 }
 
+std::vector<std::string> all_gather_texts(Communicator& group, const std::string& text) {
+  std::vector<std::string> texts;
+  for (const auto& bytes : all_gather_bytes(group, std::as_bytes(std::span(text)))) {
+    texts.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  return texts;
+}
+
+// Why not every rank can have a GPU of its own that talks to the others'; empty when all can.
+// Collective.
+std::string reason_against_gpus(int local_rank, Communicator& world) {
+  std::string reason;
+  if (cuda_device_count() == 0) {
+    reason = reason_without_devices();
+  } else if (world.size() > 1) {
+    reason = why_no_device_link();
+    if (reason.empty() && cuda_device_count() > 1 && local_rank >= cuda_device_count()) {
+      reason = fmt::format("{} GPUs for more ranks on this machine", cuda_device_count());
+    }
+  }
+  const std::string identity =
+      reason.empty() ? cuda_device_info(own_cuda_device(local_rank)).identity : "";
+  const auto reasons = all_gather_texts(world, reason);
+  const auto identities = all_gather_texts(world, identity);
+  for (size_t rank = 0; rank < reasons.size(); ++rank) {
+    if (!reasons[rank].empty()) return reasons[rank];
+    for (size_t before = 0; before < rank; ++before) {
+      if (identities[before] == identities[rank]) {
+        return fmt::format("ranks {} and {} would share a GPU", before, rank);
+      }
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 void refuse_shared_devices(const std::string& identity, Communicator& world) {
-  const auto all = all_gather_bytes(world, std::as_bytes(std::span(identity)));
+  const auto all = all_gather_texts(world, identity);
   for (size_t b = 1; b < all.size(); ++b) {
     for (size_t a = 0; a < b; ++a) {
       if (all[a] != all[b]) continue;
       throw ConfigError(fmt::format(
           "parallel.device is cuda: ranks {} and {} would share GPU {}; allowed: one rank on each "
           "GPU",
-          a, b, std::string(reinterpret_cast<const char*>(all[a].data()), all[a].size())));
+          a, b, all[a]));
     }
   }
 }
 
 RankDevice choose_device(const std::string& wanted, int local_rank, World& world) {
   if (wanted == "cpu") return {Device::cpu(), "cpu"};
+  const auto group = everyone(world);
   if (wanted == "auto") {
-    if (cuda_device_count() == 0) {
-      return {Device::cpu(),
-              fmt::format("cpu (parallel.device is auto: {})", reason_without_devices())};
-    }
-    if (world.size() > 1) {
-      return {Device::cpu(), "cpu (parallel.device is auto: GPUs serve runs of one rank only)"};
+    const std::string reason = reason_against_gpus(local_rank, *group);
+    if (!reason.empty()) {
+      return {Device::cpu(), fmt::format("cpu (parallel.device is auto: {})", reason)};
     }
   }
   const Device device = own_cuda_device(local_rank);
   const CudaDeviceInfo info = cuda_device_info(device);
-  if (world.size() > 1) {
-    refuse_shared_devices(info.identity, *everyone(world));
-    throw ConfigError(
-        fmt::format("parallel.device is cuda and the run has {} ranks: communication between GPUs "
-                    "is not built yet; allowed: one "
-                    "rank, or parallel.device=cpu",
-                    world.size()));
-  }
+  refuse_shared_devices(info.identity, *group);
   return {device, fmt::format("{} ({})", device_name(device), info.name)};
 }
 

@@ -14,11 +14,11 @@ struct RankDevice {
                             // is installed ...)"
 };
 
-// `wanted` is auto, cpu or cuda; auto takes a GPU when this build and machine have one and the run
-// has one rank. `local_rank` counts the ranks of this machine: GPU i is local rank i's, or the only
-// one that its launcher lets it see. Collective over `world`. Throws ConfigError when cuda is
-// wanted and cannot be had: no CUDA in this build, no driver or one that is too old, no GPU that
-// this build has code for, fewer GPUs than ranks, one GPU for two ranks, more than one rank.
+// `wanted` is auto, cpu or cuda; auto takes GPUs when every rank can have one of its own and, for
+// several ranks, NCCL can be loaded. `local_rank` counts the ranks of this machine: GPU i is local
+// rank i's, or the only one that its launcher lets it see. Collective over `world`. Throws
+// ConfigError when cuda is wanted and cannot be had: no CUDA in this build, no driver or one that
+// is too old, no GPU that this build has code for, fewer GPUs than ranks, one GPU for two ranks.
 RankDevice choose_device(const std::string& wanted, int local_rank, World& world);
 
 // Throws ConfigError, on every member, when two ranks give the same device identity.

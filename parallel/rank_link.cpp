@@ -106,7 +106,7 @@ void RankLink::watch_for_trouble() {
 
 void RankLink::transfer(std::string_view operation, std::string_view group,
                         std::span<const WireMessage> sends, std::span<const WireMessage> receives) {
-  if (failure_) std::rethrow_exception(failure_);
+  rethrow_failure();
   CHECK(transport_ != nullptr, "{} of group {} after the world was closed", operation, group);
   try {
     transport_->transfer(sends, receives, SteadyClock::now() + options_.timeout);
@@ -114,10 +114,43 @@ void RankLink::transfer(std::string_view operation, std::string_view group,
     try {
       fail(error, fmt::format("{} of group {}", operation, group));
     } catch (...) {
-      failure_ = std::current_exception();
+      keep_failure(std::current_exception());
     }
     transport_->close();
-    std::rethrow_exception(failure_);
+    rethrow_failure();
+  }
+}
+
+void RankLink::keep_failure(std::exception_ptr failure) {
+  const std::lock_guard lock(failure_mutex_);
+  if (!failure_) failure_ = std::move(failure);
+}
+
+void RankLink::rethrow_failure() const {
+  const std::lock_guard lock(failure_mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void RankLink::give_up(Trouble trouble, const std::vector<int>& peers, const std::string& during,
+                       const std::string& detail) noexcept {
+  try {
+    throw_if_peer_failed(milliseconds(0));
+    board_.report_stuck({peers.front(), fmt::format("{}, {}", during, phase_text())});
+    const std::string names = list_ranks(peers);
+    if (trouble == Trouble::kTimeout) {
+      const auto waits = board_.collect_stuck(kStuckPatience);
+      throw_if_peer_failed(milliseconds(0));
+      record_and_throw(fmt::format("waited {:.1f} s for {} in {}; {}", seconds(options_.timeout),
+                                   names, during, explain_waits(waits, options_.rank)));
+    }
+    throw_if_peer_failed(kFailureGrace);
+    if (trouble == Trouble::kInterrupted) {
+      record_and_throw(fmt::format(
+          "stopped waiting for {} in {}: another rank gave up and did not say why", names, during));
+    }
+    record_and_throw(fmt::format("{} with {} failed: {}", during, names, detail));
+  } catch (...) {
+    keep_failure(std::current_exception());
   }
 }
 

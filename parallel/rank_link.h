@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "parallel/failure_board.h"
 #include "parallel/gloo_transport.h"
@@ -39,6 +40,16 @@ class RankLink {
   void transfer(std::string_view operation, std::string_view group,
                 std::span<const WireMessage> sends, std::span<const WireMessage> receives);
 
+  // For whoever waits for peers outside of transfer(), on any thread: the wait for `peers` in
+  // "operation of group" is over without them. Records why; this and every later transfer throw it.
+  enum class Trouble { kTimeout, kInterrupted, kBroken };
+  void give_up(Trouble trouble, const std::vector<int>& peers, const std::string& during,
+               const std::string& detail) noexcept;
+  // What ended this rank's communication, if anything did.
+  void rethrow_failure() const;
+  bool has_trouble() noexcept { return board_.has_trouble(); }
+  std::chrono::milliseconds timeout() const { return options_.timeout; }
+
   void set_phase(const std::string& phase, int64_t step);
   void record_failure(const Error& error) noexcept;
   std::optional<FailureRecord> first_failure(std::chrono::milliseconds grace);
@@ -50,7 +61,8 @@ class RankLink {
   void greet_all_ranks();
   void watch_for_trouble();
   // Turns the transport's error into the CommError that tells the cause.
-  void fail(const TransportError& error, const std::string& during);
+  [[noreturn]] void fail(const TransportError& error, const std::string& during);
+  void keep_failure(std::exception_ptr failure);
   void throw_if_peer_failed(std::chrono::milliseconds grace);
   [[noreturn]] void record_and_throw(const std::string& message);
   std::string phase_text() const;  // "phase 'generation', step 3"
@@ -58,7 +70,9 @@ class RankLink {
   WorldOptions options_;
   FailureBoard board_;
   std::unique_ptr<Transport> transport_;
-  std::exception_ptr failure_;  // of an earlier transfer
+
+  mutable std::mutex failure_mutex_;
+  std::exception_ptr failure_;  // of an earlier transfer or wait
 
   mutable std::mutex phase_mutex_;
   std::string phase_ = "setup";

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel/collective_arguments.h"
+#include "parallel/device_communicator.h"
 
 namespace grpo::parallel {
 
@@ -56,9 +57,16 @@ class RehearsalWorld final : public World {
                                            const std::string& name) override {
     const auto own = std::find(ranks.begin(), ranks.end(), rank_);
     CHECK(own != ranks.end(), "rank {} is not in its group {}", rank_, name);
-    return std::make_shared<RehearsalCommunicator>(static_cast<int>(own - ranks.begin()),
-                                                   static_cast<int>(ranks.size()), name);
+    auto host = std::make_shared<RehearsalCommunicator>(static_cast<int>(own - ranks.begin()),
+                                                        static_cast<int>(ranks.size()), name);
+    if (allocator_ == nullptr || ranks.size() == 1) return host;
+    return make_device_communicator(std::move(host), make_rehearsal_transport(), *allocator_);
   }
+  std::unique_ptr<DeviceAttachment> attach_device(Allocator& allocator) override {
+    if (allocator.device().kind == DeviceKind::kCuda) allocator_ = &allocator;
+    return std::make_unique<Attachment>(*this);
+  }
+  void rethrow_failure() const override {}
   void set_phase(const std::string&, int64_t) override {}
   void record_failure(const Error&) noexcept override {}
   std::optional<FailureRecord> first_failure(std::chrono::milliseconds) override {
@@ -66,8 +74,22 @@ class RehearsalWorld final : public World {
   }
 
  private:
+  class Attachment final : public DeviceAttachment {
+   public:
+    explicit Attachment(RehearsalWorld& world) : world_(world) {}
+    Attachment(const Attachment&) = delete;
+    Attachment& operator=(const Attachment&) = delete;
+    ~Attachment() override { world_.allocator_ = nullptr; }
+    std::string description() const override { return "rehearsal"; }
+    void abort() noexcept override {}
+
+   private:
+    RehearsalWorld& world_;
+  };
+
   int rank_;
   int size_;
+  Allocator* allocator_ = nullptr;  // of the attached device
 };
 
 }  // namespace

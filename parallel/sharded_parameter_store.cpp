@@ -22,7 +22,8 @@ ShardedParameterStore::ShardedParameterStore(std::string name, std::vector<Param
       specs_(std::move(specs)),
       groups_(std::move(groups)),
       dtype_(dtype),
-      buffers_(allocator, name_ + "/gather_buffers") {
+      buffers_(allocator, name_ + "/gather_buffers"),
+      communication_(allocator.device()) {
   CHECK(dtype == DType::kFloat32 || dtype == DType::kBfloat16, "weights in {}", dtype_name(dtype));
   place_parameters(allocator, gradients);
   if (gradients == Gradients::kFp32) build_owned_spans();

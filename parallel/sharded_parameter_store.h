@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "model/core/device_stream.h"
 #include "model/core/parameter_store.h"
 #include "parallel/gather_buffers.h"
 #include "parallel/process_groups.h"
@@ -120,6 +121,7 @@ class ShardedParameterStore : public ParameterStore {
   std::vector<Entry> entries_;
   std::vector<OwnedSpan> owned_spans_;
   GatherBuffers buffers_;
+  DeviceStream communication_;  // of passes, beside the work
   GtpCounters counters_;
   bool pass_active_ = false;
 };

@@ -12,16 +12,16 @@ class SoloCommunicator final : public Communicator {
   int rank() const override { return 0; }
   int size() const override { return 1; }
 
-  void all_gather(const Tensor& out, const Tensor& in, Stream) override {
+  void all_gather(const Tensor& out, const Tensor& in, Stream stream) override {
     check_all_gather(out, in, 1);
     ++counters_.num_collectives;
-    copy_tensor(out, in);
+    copy_tensor(out, in, stream);
   }
 
-  void reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream) override {
+  void reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream stream) override {
     check_reduce_scatter(out, in, 1);
     ++counters_.num_collectives;
-    copy_tensor(out, in);
+    copy_tensor(out, in, stream);
   }
 
   void all_reduce_sum(const Tensor& data, Stream) override {
@@ -35,10 +35,10 @@ class SoloCommunicator final : public Communicator {
   }
 
   void exchange(std::span<const PeerMessage> sends, std::span<const PeerMessage> receives,
-                Stream) override {
+                Stream stream) override {
     check_exchange(sends, receives, 1);
     ++counters_.num_collectives;
-    copy_messages_to_self(sends, receives, 0);
+    copy_messages_to_self(sends, receives, 0, stream);
   }
 
   void barrier() override { ++counters_.num_collectives; }

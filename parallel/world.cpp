@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
+#include "parallel/device_communicator.h"
+#include "parallel/device_link.h"
 #include "parallel/group_communicator.h"
 #include "parallel/rank_link.h"
 
@@ -31,9 +34,26 @@ class LinkedWorld final : public World {
               std::binary_search(ranks.begin(), ranks.end(), rank()),
           "group '{}' must list ascending ranks of a world of {} with rank {} among them", name,
           size(), rank());
-    if (ranks.size() == 1) return make_solo_communicator(name);
-    return make_group_communicator(link_, ranks, name, next_group_id(ranks, name));
+    std::shared_ptr<Communicator> host = make_host_group(ranks, name);
+    if (device_link_ == nullptr) return host;
+    std::shared_ptr<DeviceTransport> transport = device_link_->make_group(ranks, name);
+    if (transport == nullptr) return host;
+    return make_device_communicator(std::move(host), std::move(transport), *allocator_);
   }
+
+  std::unique_ptr<DeviceAttachment> attach_device(Allocator& allocator) override {
+    CHECK(device_link_ == nullptr, "a device is already attached");
+    if (size() == 1 || allocator.device().kind == DeviceKind::kCpu) {
+      return std::make_unique<Attachment>(nullptr);
+    }
+    std::vector<int> everyone(static_cast<size_t>(size()));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    const auto host = make_host_group(everyone, "attachment");
+    device_link_ = connect_device_link(allocator.device(), link_, *host);
+    allocator_ = &allocator;
+    return std::make_unique<Attachment>(this);
+  }
+  void rethrow_failure() const override { link_->rethrow_failure(); }
 
   void set_phase(const std::string& phase, int64_t step) override { link_->set_phase(phase, step); }
   void record_failure(const Error& error) noexcept override { link_->record_failure(error); }
@@ -42,6 +62,31 @@ class LinkedWorld final : public World {
   }
 
  private:
+  class Attachment final : public DeviceAttachment {
+   public:
+    explicit Attachment(LinkedWorld* world) : world_(world) {}
+    Attachment(const Attachment&) = delete;
+    Attachment& operator=(const Attachment&) = delete;
+    ~Attachment() override {
+      if (world_ != nullptr) world_->device_link_.reset();
+    }
+    std::string description() const override {
+      return world_ == nullptr ? "" : world_->device_link_->description();
+    }
+    void abort() noexcept override {
+      if (world_ != nullptr) world_->device_link_->abort();
+    }
+
+   private:
+    LinkedWorld* world_;  // null when nothing is attached
+  };
+
+  std::shared_ptr<Communicator> make_host_group(const std::vector<int>& ranks,
+                                                const std::string& name) {
+    if (ranks.size() == 1) return make_solo_communicator(name);
+    return make_group_communicator(link_, ranks, name, next_group_id(ranks, name));
+  }
+
   // From what all members know without asking: the list, the name, and how many groups of both came
   // before.
   uint64_t next_group_id(const std::vector<int>& ranks, const std::string& name) {
@@ -54,6 +99,8 @@ class LinkedWorld final : public World {
 
   std::shared_ptr<RankLink> link_;
   std::map<std::pair<std::vector<int>, std::string>, int> num_groups_;
+  std::shared_ptr<DeviceLink> device_link_;  // while a device is attached
+  Allocator* allocator_ = nullptr;           // of that device
 };
 
 }  // namespace

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "model/core/buffer.h"
 #include "model/core/communicator.h"
 #include "model/core/errors.h"
 #include "parallel/key_value_store.h"
@@ -34,6 +36,35 @@ struct FailureRecord {
   std::string message;
 };
 
+// While it lives, groups made from the world also serve tensors of one device. Goes before the
+// allocator it was made for, after the groups made meanwhile.
+class DeviceAttachment {
+ public:
+  virtual ~DeviceAttachment() = default;
+
+  // What moves the device's tensors: "NCCL 2.28.9"; empty when nothing does (one rank, or the CPU).
+  virtual std::string description() const = 0;
+  // Ends everything queued, so that no memory is freed under it and no wait for it hangs.
+  virtual void abort() noexcept = 0;
+};
+
+// Aborts the attachment when the scope is left by an exception: declared inside the scope of what
+// would wait for the device when it goes.
+class DeviceFailureGuard {
+ public:
+  explicit DeviceFailureGuard(DeviceAttachment& attachment)
+      : attachment_(attachment), num_exceptions_(std::uncaught_exceptions()) {}
+  DeviceFailureGuard(const DeviceFailureGuard&) = delete;
+  DeviceFailureGuard& operator=(const DeviceFailureGuard&) = delete;
+  ~DeviceFailureGuard() {
+    if (std::uncaught_exceptions() > num_exceptions_) attachment_.abort();
+  }
+
+ private:
+  DeviceAttachment& attachment_;
+  int num_exceptions_;
+};
+
 // Owned by the rank's main function; used by that rank's thread (set_phase and record_failure by
 // any). Collectives of all groups run over the pairwise connections of one transport: one failure
 // domain, no rendezvous a group. A world of one rank opens no connection. A collective that cannot
@@ -54,6 +85,14 @@ class World {
   // order.
   virtual std::shared_ptr<Communicator> make_group(const std::vector<int>& ranks,
                                                    const std::string& name) = 0;
+
+  // Collective; at most one at a time. Groups made while it lives are made by all ranks in the same
+  // order. Nothing to do for a world of one rank or an allocator of the CPU. Throws ConfigError
+  // when GPUs cannot talk to each other here, CommError.
+  virtual std::unique_ptr<DeviceAttachment> attach_device(Allocator& allocator) = 0;
+  // Throws what ended this rank's communication, if anything did: a wait that was given up leaves
+  // garbage behind, so that what happened after it is no cause.
+  virtual void rethrow_failure() const = 0;
 
   // What errors say this rank was doing: "generation", step 3.
   virtual void set_phase(const std::string& phase, int64_t step) = 0;

@@ -106,6 +106,7 @@ class Rehearsal {
             rank, static_cast<int>(config.parallel.tensor * config.parallel.gtp_remat *
                                    config.parallel.data))),
         allocator_(device.rehearsal()),
+        attachment_(world_->attach_device(allocator_)),
         workspace_(allocator_) {
     workspace_.reserve(workspace_bytes);
     models_ = std::make_unique<PolicyModels>(
@@ -282,6 +283,7 @@ class Rehearsal {
   DatasetLengths lengths_;  // of data.train
   std::unique_ptr<parallel::World> world_;
   Allocator allocator_;
+  std::unique_ptr<parallel::DeviceAttachment> attachment_;
   Workspace workspace_;
   OpContext ctx_{allocator_.device(), Stream::none(), workspace_};
   std::vector<std::string> phases_{"setup"};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <string>
 
 #include "model/ops/matrix_library.h"
@@ -19,7 +20,8 @@ struct RunContext {
         world(run_world),
         observer(run_observer),
         stop_requested(run_stop_requested),
-        allocator(device) {}
+        allocator(device),
+        attachment(run_world.attach_device(allocator)) {}
   RunContext(const RunContext&) = delete;
   RunContext& operator=(const RunContext&) = delete;
 
@@ -38,6 +40,7 @@ struct RunContext {
   RunObserver& observer;
   const std::atomic<bool>& stop_requested;
   Allocator allocator;
+  std::unique_ptr<parallel::DeviceAttachment> attachment;  // outlives all groups of the run
   Workspace workspace{allocator};
   MatrixLibrary matrix_library{allocator.device()};
   OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};

@@ -72,6 +72,7 @@ Trainer::Impl::Impl(const RunConfig& config, parallel::World& world, Device devi
 }
 
 void Trainer::Impl::set_up_models(const std::optional<std::filesystem::path>& resume_from) {
+  const parallel::DeviceFailureGuard guard(*run.attachment);
   std::vector<int32_t> stops;
   const WarmStartConfig& warm = run.config.warm_start;
   {
@@ -116,6 +117,12 @@ std::unique_ptr<Algorithm> Trainer::Impl::make_algorithm(const std::vector<int32
 void Trainer::Impl::announce_policy(const ModelSource& source, bool resumes) {
   if (!run.reports()) return;
   const PolicyConfig& policy = run.config.policy;
+  if (!run.attachment->description().empty()) {
+    run.observer.on_message(fmt::format(
+        "GPUs are connected by {}: gathers and messages; sums are added in rank order by an "
+        "operator of this program",
+        run.attachment->description()));
+  }
   run.observer.on_message(
       fmt::format("model {}: {} parameters, {} layers, vocabulary {}, {}", policy.model_name,
                   num_elements(models->policy_store().specs()), source.config.num_layers,
@@ -241,6 +248,7 @@ bool Trainer::has_steps_left() const {
 
 RunOutcome Trainer::run() {
   Impl& impl = *impl_;
+  const parallel::DeviceFailureGuard guard(*impl.run.attachment);
   impl.report_setup();
   RunOutcome outcome{.exit_code = ExitCode::kDone,
                      .num_steps = impl.state.step,

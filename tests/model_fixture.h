@@ -18,7 +18,12 @@ namespace grpo::testing {
 
 // Memory and operator context of one rank, on test_device().
 struct RankContext {
+  RankContext() = default;
+  // With the device attached to the world: for ranks that communicate.
+  explicit RankContext(parallel::World& world) : attachment(world.attach_device(allocator)) {}
+
   Allocator allocator{test_device()};
+  std::unique_ptr<parallel::DeviceAttachment> attachment;
   Workspace workspace{allocator};
   MatrixLibrary matrix_library{allocator.device()};
   OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};

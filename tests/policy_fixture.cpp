@@ -174,7 +174,7 @@ struct SharedValues {
 
 PolicyOutcome train_on_rank(const PolicyCase& policy_case, const Layout& layout,
                             parallel::World& world, SharedValues& shared) {
-  RankContext rank;
+  RankContext rank(world);
   rank.allocator.set_poison_scratch(true);
   TestModel model(
       rank, policy_case.config,

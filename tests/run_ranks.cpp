@@ -37,7 +37,7 @@ void run_rank(const parallel::WorldOptions& options,
     first_failure.add(std::current_exception(), is_echo);
     if (world) world->record_failure(error);
   };
-  set_ranks_of_this_thread(options.size);
+  set_rank_of_this_thread(options.rank, options.size);
   try {
     world = parallel::World::connect(options);
     fn(*world);

@@ -3,21 +3,33 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "model/core/device_cuda.h"
 #include "model/core/errors.h"
 
 namespace grpo::testing {
 
 namespace {
+
+thread_local int rank_of_this_thread = 0;
 thread_local int ranks_of_this_thread = 1;
+
+}  // namespace
+
+void set_rank_of_this_thread(int rank, int num_ranks) {
+  rank_of_this_thread = rank;
+  ranks_of_this_thread = num_ranks;
 }
 
-void set_ranks_of_this_thread(int num_ranks) { ranks_of_this_thread = num_ranks; }
-
-Device test_device() {
+bool has_device_for_ranks(int num_ranks) {
   const char* const wanted = std::getenv("GRPO_TEST_DEVICE");
   const std::string_view name = wanted == nullptr ? "cpu" : wanted;
   CHECK(name == "cpu" || name == "cuda", "GRPO_TEST_DEVICE is '{}'; allowed: cpu, cuda", name);
-  return name == "cpu" || ranks_of_this_thread > 1 ? Device::cpu() : Device{DeviceKind::kCuda, 0};
+  return name == "cuda" && (num_ranks == 1 || num_ranks <= cuda_device_count());
+}
+
+Device test_device() {
+  return has_device_for_ranks(ranks_of_this_thread) ? Device{DeviceKind::kCuda, rank_of_this_thread}
+                                                    : Device::cpu();
 }
 
 }  // namespace grpo::testing

@@ -6,10 +6,14 @@
 
 namespace grpo::testing {
 
-// On a rank's thread of several it is the CPU: only solo ranks run on GPUs.
+// For cuda each rank's thread has a device of its own; ranks that are more than the devices run on
+// the CPU.
 Device test_device();
 
-// Says how many ranks the calling thread is one of (1 until told otherwise).
-void set_ranks_of_this_thread(int num_ranks);
+// Whether test_device() is a GPU on each of `num_ranks` ranks.
+bool has_device_for_ranks(int num_ranks);
+
+// Says which of how many ranks the calling thread is (0 of 1 until told otherwise).
+void set_rank_of_this_thread(int rank, int num_ranks);
 
 }  // namespace grpo::testing

@@ -217,4 +217,49 @@ void cuda_synchronize(Device device, Stream stream) {
   CUDA_CHECK(cudaStreamSynchronize(cuda_stream(stream)));
 }
 
+Stream cuda_create_stream(Device device) {
+  select(device);
+  cudaStream_t stream = nullptr;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return {stream};
+}
+
+void cuda_destroy_stream(Device device, Stream stream) noexcept {
+  cudaSetDevice(device.index);
+  cudaStreamDestroy(cuda_stream(stream));
+}
+
+void* cuda_create_event(Device device) {
+  select(device);
+  cudaEvent_t event = nullptr;
+  CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return event;
+}
+
+void cuda_destroy_event(Device device, void* event) noexcept {
+  cudaSetDevice(device.index);
+  cudaEventDestroy(static_cast<cudaEvent_t>(event));
+}
+
+void cuda_record_event(Device device, void* event, Stream stream) {
+  select(device);
+  CUDA_CHECK(cudaEventRecord(static_cast<cudaEvent_t>(event), cuda_stream(stream)));
+}
+
+void cuda_wait_event(Device device, Stream stream, void* event) {
+  select(device);
+  CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(stream), static_cast<cudaEvent_t>(event), 0));
+}
+
+bool cuda_event_is_done(Device device, void* event) {
+  select(device);
+  const cudaError_t state = cudaEventQuery(static_cast<cudaEvent_t>(event));
+  if (state == cudaErrorNotReady) {
+    cudaGetLastError();  // no failure of a later call
+    return false;
+  }
+  if (state != cudaSuccess) throw_cuda_error(__FILE__, __LINE__, "cudaEventQuery", state);
+  return true;
+}
+
 }  // namespace grpo

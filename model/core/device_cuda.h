@@ -2,8 +2,7 @@
 // CUDA has no devices, and every other call throws CudaError. Thread-safe: each call selects its
 // device for the calling thread.
 //
-// A null stream is the device's default stream; all streams of this program wait for it and it for
-// them.
+// A null stream is the device's default stream.
 #pragma once
 
 #include <cstddef>
@@ -44,5 +43,18 @@ void cuda_copy_bytes(void* destination, Device destination_device, const void* s
 
 // Waits for everything given to the stream; throws CudaError when a part of it failed.
 void cuda_synchronize(Device device, Stream stream);
+
+// A stream that runs beside all others: events order it with them.
+Stream cuda_create_stream(Device device);
+void cuda_destroy_stream(Device device, Stream stream) noexcept;
+
+// An event marks the place in a stream where it was last recorded.
+void* cuda_create_event(Device device);
+void cuda_destroy_event(Device device, void* event) noexcept;
+void cuda_record_event(Device device, void* event, Stream stream);
+// What the stream is given from here on waits for the event's place.
+void cuda_wait_event(Device device, Stream stream, void* event);
+// True when everything before the event's place is done.
+bool cuda_event_is_done(Device device, void* event);
 
 }  // namespace grpo

@@ -33,4 +33,18 @@ void cuda_copy_bytes(void*, Device destination_device, const void*, Device sourc
 
 void cuda_synchronize(Device device, Stream) { throw_no_cuda(device); }
 
+Stream cuda_create_stream(Device device) { throw_no_cuda(device); }
+
+void cuda_destroy_stream(Device, Stream) noexcept {}  // none was made
+
+void* cuda_create_event(Device device) { throw_no_cuda(device); }
+
+void cuda_destroy_event(Device, void*) noexcept {}  // none was made
+
+void cuda_record_event(Device device, void*, Stream) { throw_no_cuda(device); }
+
+void cuda_wait_event(Device device, Stream, void*) { throw_no_cuda(device); }
+
+bool cuda_event_is_done(Device device, void*) { throw_no_cuda(device); }
+
 }  // namespace grpo

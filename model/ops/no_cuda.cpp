@@ -9,6 +9,7 @@
 #include "model/ops/log_softmax_cuda.h"
 #include "model/ops/matrix_library.h"
 #include "model/ops/optimizer_step_cuda.h"
+#include "model/ops/ordered_sum_cuda.h"
 #include "model/ops/page_copy_cuda.h"
 #include "model/ops/reduce_cuda.h"
 #include "model/ops/region_cuda.h"
@@ -79,6 +80,10 @@ void sums_of_squares_cuda(std::span<double>, std::span<const Tensor>, OpContext&
 }
 
 void convert_cuda(const Tensor&, const Tensor&, OpContext&) { throw_no_cuda("convert"); }
+
+void ordered_sum_cuda(const Tensor&, std::span<const Tensor>, OpContext&) {
+  throw_no_cuda("ordered_sum");
+}
 
 void add_into_cuda(const Tensor&, const Tensor&, OpContext&) { throw_no_cuda("add_into"); }
 

@@ -12,7 +12,7 @@ namespace grpo::testing {
 // The same memory as a CPU tensor; absent tensors and those of the CPU as they are.
 Tensor on_host(const Tensor& tensor);
 
-// How many devices there seem to be: 1 with GRPO_TEST_DEVICE=cuda, else 0, until told otherwise.
+// How many devices there seem to be: 8 with GRPO_TEST_DEVICE=cuda, else 0, until told otherwise.
 // They share one memory.
 void set_fake_device_count(int count);
 

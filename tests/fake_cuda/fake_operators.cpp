@@ -1,5 +1,8 @@
 // Implements the model/ops/*_cuda.h headers of the fake device: the CPU reference on the host's
 // mapping.
+#include <span>
+#include <vector>
+
 #include "model/ops/attention_cuda.h"
 #include "model/ops/embedding_cuda.h"
 #include "model/ops/linear_bias_cuda.h"
@@ -8,6 +11,8 @@
 #include "model/ops/log_softmax_cuda.h"
 #include "model/ops/matrix_library.h"
 #include "model/ops/optimizer_step_cuda.h"
+#include "model/ops/ordered_sum.h"
+#include "model/ops/ordered_sum_cuda.h"
 #include "model/ops/page_copy_cuda.h"
 #include "model/ops/reduce_cuda.h"
 #include "model/ops/region_cuda.h"
@@ -144,6 +149,12 @@ void sums_of_squares_cuda(std::span<double> out, std::span<const Tensor> xs, OpC
 
 void convert_cuda(const Tensor& destination, const Tensor& source, OpContext&) {
   run_on_host(convert, destination, source);
+}
+
+void ordered_sum_cuda(const Tensor& out, std::span<const Tensor> rows, OpContext&) {
+  std::vector<Tensor> on_this_side;
+  for (const Tensor& row : rows) on_this_side.push_back(on_host(row));
+  ordered_sum(on_host(out), on_this_side, testing::host_context());
 }
 
 void add_into_cuda(const Tensor& y, const Tensor& x, OpContext&) { run_on_host(add_into, y, x); }

@@ -62,12 +62,28 @@ TEST_F(RankDeviceTest, NoGpu) {
   });
 }
 
-TEST_F(RankDeviceTest, SeveralRanks) {
+TEST_F(RankDeviceTest, SeveralRanksTakeAGpuEach) {
   set_fake_device_count(2);
   run_ranks(2, [](World& world) {
-    EXPECT_EQ(choose_device("auto", world.rank(), world).device, Device::cpu());
-    EXPECT_NE(error_of([&] { choose_device("cuda", world.rank(), world); }).find("2 ranks"),
-              std::string::npos);
+    for (const char* wanted : {"auto", "cuda"}) {
+      EXPECT_EQ(choose_device(wanted, world.rank(), world).device,
+                (Device{DeviceKind::kCuda, world.rank()}));
+    }
+  });
+}
+
+TEST_F(RankDeviceTest, AutoTakesTheCpuWhereGpusDoNotSuffice) {
+  set_fake_device_count(2);
+  run_ranks(3, [](World& world) {
+    const parallel::RankDevice chosen = choose_device("auto", world.rank(), world);
+    EXPECT_EQ(chosen.device, Device::cpu());
+    EXPECT_EQ(chosen.description,
+              "cpu (parallel.device is auto: 2 GPUs for more ranks on this machine)");
+  });
+  set_fake_device_count(1);
+  run_ranks(2, [](World& world) {
+    EXPECT_EQ(choose_device("auto", world.rank(), world).description,
+              "cpu (parallel.device is auto: ranks 0 and 1 would share a GPU)");
   });
 }
 
