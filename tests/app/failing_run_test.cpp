@@ -58,6 +58,10 @@ class FatalPhase final : public parallel::World {
                                            const std::string& name) override {
     return world_.make_group(ranks, name);
   }
+  std::unique_ptr<parallel::DeviceAttachment> attach_device(Allocator& allocator) override {
+    return world_.attach_device(allocator);
+  }
+  void rethrow_failure() const override { world_.rethrow_failure(); }
   void set_phase(const std::string& phase, int64_t step) override {
     world_.set_phase(phase, step);
     if (phase == phase_ && step == step_) ::raise(signal_);
