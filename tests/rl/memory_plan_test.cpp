@@ -205,7 +205,8 @@ TEST(MemoryPlan, QwenByHand) {
   EXPECT_EQ(owners.at("generation/weights"), 2 * kParameters);
   // K and V of 24 layers, 2 heads of 64, in bfloat16; 64 sequences and a prompt of 1024 tokens.
   EXPECT_EQ(owners.at("kv_cache"), size_t{65} * 1024 * 24 * 2 * 2 * 64 * 2);
-  EXPECT_EQ(training.workspace[ScratchOwner::kLogits], size_t{1024} * 151'936 * 4);
+  // In float32, and their gradients in bfloat16.
+  EXPECT_EQ(training.workspace[ScratchOwner::kLogits], size_t{1024} * 151'936 * (4 + 2));
   size_t sum = 0;
   for (const auto& [owner, bytes] : owners) sum += bytes;
   EXPECT_EQ(sum, training.bytes);
