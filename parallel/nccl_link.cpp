@@ -165,7 +165,7 @@ class NcclLink final : public DeviceLink, public std::enable_shared_from_this<Nc
 
   std::mutex mutex_;
   std::condition_variable wakeup_;
-  std::vector<ncclComm_t> comms_;  // the world's first
+  std::deque<ncclComm_t> comms_;  // the world's first; NCCL writes into them later
   bool is_aborted_ = false;
   bool is_closing_ = false;
   std::deque<InFlight> in_flight_;
@@ -253,11 +253,8 @@ void NcclLink::connect(Communicator& everyone) {
     const std::lock_guard lock(mutex_);
     const Work work{"connection of the GPUs", without(ranks, everyone.rank())};
     ncclConfig_t config = comm_config();
-    ncclComm_t comm = nullptr;
-    const ncclResult_t result =
-        nccl_.comm_init(&comm, everyone.size(), id, everyone.rank(), &config);
-    if (comm != nullptr) comms_.push_back(comm);
-    settle(comm, result, work);
+    ncclComm_t& comm = comms_.emplace_back(nullptr);
+    settle(comm, nccl_.comm_init(&comm, everyone.size(), id, everyone.rank(), &config), work);
     last_progress_ = SteadyClock::now();
   }
   watcher_ = std::thread([this] { watch(); });
@@ -273,24 +270,27 @@ std::shared_ptr<DeviceTransport> NcclLink::make_group(const std::vector<int>& ra
   for (int rank = 0; rank < link_->size(); ++rank) everyone.push_back(rank);
   const Work split{work.during, without(everyone, link_->rank())};
   ncclConfig_t config = comm_config();
-  ncclComm_t comm = nullptr;
+  ncclComm_t& comm = comms_.emplace_back(nullptr);
   const int color = ranks.size() > 1 ? ranks.front() : NCCL_SPLIT_NOCOLOR;
-  const ncclResult_t result =
-      nccl_.comm_split(comms_.front(), color, link_->rank(), &comm, &config);
-  settle(comms_.front(), result, split);
-  if (comm == nullptr) return nullptr;
-  comms_.push_back(comm);
-  settle(comm, ncclInProgress, work);
+  settle(comms_.front(), nccl_.comm_split(comms_.front(), color, link_->rank(), &comm, &config),
+         split);
+  if (color == NCCL_SPLIT_NOCOLOR) {
+    comms_.pop_back();
+    return nullptr;
+  }
+  settle(comm, ncclSuccess, work);
   return std::make_shared<NcclTransport>(shared_from_this(), comm, work.peers, name);
 }
 
 void NcclLink::settle(ncclComm_t comm, ncclResult_t result, const Work& work) {
   const auto start = SteadyClock::now();
   auto next_look = start + kWatchAfter;
-  while (result == ncclInProgress) {
+  // Also a call that says success may still be at work.
+  while (result == ncclSuccess || result == ncclInProgress) {
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = nccl_.async_error(comm, &state);
     result = asked == ncclSuccess ? state : asked;
+    if (result == ncclSuccess) return;
     if (result != ncclInProgress) break;
     const auto now = SteadyClock::now();
     if (now - start >= link_->timeout()) return give_up(Trouble::kTimeout, work, result);
@@ -301,12 +301,12 @@ void NcclLink::settle(ncclComm_t comm, ncclResult_t result, const Work& work) {
     std::this_thread::sleep_for(now - start < milliseconds(1) ? std::chrono::microseconds(5)
                                                               : std::chrono::microseconds(200));
   }
-  if (result != ncclSuccess) give_up(Trouble::kBroken, work, result);
+  give_up(Trouble::kBroken, work, result);
 }
 
 void NcclLink::give_up(Trouble trouble, const Work& work, ncclResult_t result) {
   std::string detail = nccl_.error_string(result);
-  if (!comms_.empty()) {
+  if (!comms_.empty() && comms_.front() != nullptr) {
     const std::string more = nccl_.last_error(comms_.front());
     if (!more.empty()) detail += ": " + more;
   }
@@ -326,9 +326,8 @@ void NcclLink::abort() noexcept {
 // Groups before the world they were split from.
 void NcclLink::abort_locked() noexcept {
   is_aborted_ = true;
-  while (!comms_.empty()) {
-    nccl_.comm_abort(comms_.back());
-    comms_.pop_back();
+  for (; !comms_.empty(); comms_.pop_back()) {
+    if (comms_.back() != nullptr) nccl_.comm_abort(comms_.back());
   }
 }
 
@@ -339,10 +338,7 @@ NcclLink::~NcclLink() {
   }
   wakeup_.notify_all();
   if (watcher_.joinable()) watcher_.join();
-  while (!comms_.empty()) {
-    nccl_.comm_destroy(comms_.back());
-    comms_.pop_back();
-  }
+  for (; !comms_.empty(); comms_.pop_back()) nccl_.comm_destroy(comms_.back());
 }
 
 DeviceEvent NcclLink::take_event() {

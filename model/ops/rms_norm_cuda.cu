@@ -194,9 +194,15 @@ __global__ void __launch_bounds__(kRowThreads, kGroups == 4 ? 3 : 2)
       store_group(op.dx + first, dx, count, op.aligned);
     }
   }
+  // By plain stores: store_group's are for global memory alone.
 #pragma unroll
-  for (int j = 0; j < kGroups; ++j)
-    store_group(warp_sums + warp * size + first_of(j), sums[j], count_of(j), op.aligned);
+  for (int j = 0; j < kGroups; ++j) {
+    const int count = count_of(j);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      if (i < count) warp_sums[warp * size + first_of(j) + i] = sums[j][i];
+    }
+  }
   __syncthreads();
   for (int column = static_cast<int>(threadIdx.x); column < size; column += kRowThreads) {
     float sum = warp_sums[column];
