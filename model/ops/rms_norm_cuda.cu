@@ -136,6 +136,14 @@ __global__ void __launch_bounds__(kRowThreads, kGroups == 4 ? 3 : 2)
   const int size = static_cast<int>(op.size);
   const auto first_of = [&](int j) { return (lane + 32 * j) * kWidth; };
   const auto count_of = [&](int j) { return max(0, min(kWidth, size - first_of(j))); };
+  // Groups behind the row's end are not touched at all.
+  const auto load_row = [&](const D* row, int j) {
+    Packet<D, kWidth> packet{};
+    if (first_of(j) < size) {
+      packet = load_packet<kWidth>(row + first_of(j), count_of(j), op.aligned);
+    }
+    return packet;
+  };
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock;
   const int64_t end = begin + kRowsPerBlock < num_rows ? begin + kRowsPerBlock : num_rows;
   float sums[kGroups][kWidth] = {};
@@ -147,24 +155,19 @@ __global__ void __launch_bounds__(kRowThreads, kGroups == 4 ? 3 : 2)
     Packet<D, kWidth> befores[kAhead ? kGroups : 1];
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
-      const int count = count_of(j);
-      const int64_t first = at + first_of(j);
-      douts[j] = load_packet<kWidth>(op.dout + first, count, op.aligned);
-      xs[j] = load_packet<kWidth>(op.x + first, count, op.aligned);
-      if (kAhead) {
-        befores[j] = load_packet<kWidth>(op.dx + first, op.accumulate ? count : 0, op.aligned);
-      }
+      douts[j] = load_row(op.dout + at, j);
+      xs[j] = load_row(op.x + at, j);
+      if (kAhead && op.accumulate) befores[j] = load_row(op.dx + at, j);
     }
     float products = 0.0f;
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
-      float weight[kWidth];
-      load_group(weight, op.weight + first_of(j), count_of(j), op.aligned);
+      const Packet<D, kWidth> weight = load_row(op.weight, j);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         const float d = to_float(douts[j].elements[i]);
         const float n = __fmul_rn(to_float(xs[j].elements[i]), scale);
-        products = __fmaf_rn(__fmul_rn(d, weight[i]), n, products);
+        products = __fmaf_rn(__fmul_rn(d, to_float(weight.elements[i])), n, products);
         sums[j][i] = __fmaf_rn(d, n, sums[j][i]);
       }
     }
@@ -174,24 +177,20 @@ __global__ void __launch_bounds__(kRowThreads, kGroups == 4 ? 3 : 2)
     const float mean = __fdiv_rn(products, static_cast<float>(op.size));
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
-      const int count = count_of(j);
-      const int64_t first = at + first_of(j);
-      float weight[kWidth];
-      load_group(weight, op.weight + first_of(j), count, op.aligned);
-      if (!kAhead) {
-        befores[0] = load_packet<kWidth>(op.dx + first, op.accumulate ? count : 0, op.aligned);
-      }
+      if (first_of(j) >= size) break;
+      const Packet<D, kWidth> weight = load_row(op.weight, j);
+      if (!kAhead && op.accumulate) befores[0] = load_row(op.dx + at, j);
       float dx[kWidth];
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        const float g = __fmul_rn(to_float(douts[j].elements[i]), weight[i]);
+        const float g = __fmul_rn(to_float(douts[j].elements[i]), to_float(weight.elements[i]));
         const float n = __fmul_rn(to_float(xs[j].elements[i]), scale);
         dx[i] = __fmul_rn(scale, __fmaf_rn(-n, mean, g));
         if (op.accumulate) {
           dx[i] = __fadd_rn(to_float(befores[kAhead ? j : 0].elements[i]), dx[i]);
         }
       }
-      store_group(op.dx + first, dx, count, op.aligned);
+      store_group(op.dx + at + first_of(j), dx, count_of(j), op.aligned);
     }
   }
   // By plain stores: store_group's are for global memory alone.
