@@ -172,14 +172,22 @@ struct SharedValues {
   LogicalValues final;
 };
 
+parallel::AxisGroup delayed(const parallel::AxisGroup& axis, Delay kind, Allocator& allocator) {
+  const auto owner = std::make_shared<parallel::AxisGroup>(axis);
+  return parallel::AxisGroup::of(
+      delay(std::shared_ptr<Communicator>(owner, &owner->communicator()), kind, allocator));
+}
+
 PolicyOutcome train_on_rank(const PolicyCase& policy_case, const Layout& layout,
                             parallel::World& world, SharedValues& shared) {
   RankContext rank(world);
   rank.allocator.set_poison_scratch(true);
-  TestModel model(
-      rank, policy_case.config,
-      parallel::make_training_groups(world, parallel::Mesh(1, layout.gtp_remat, layout.dp), 16),
-      policy_case.dtype);
+  parallel::ProcessGroups groups =
+      parallel::make_training_groups(world, parallel::Mesh(1, layout.gtp_remat, layout.dp), 16);
+  for (parallel::AxisGroup* axis : {&groups.gtp_remat, &groups.dp})
+    *axis = delayed(*axis, policy_case.delay, rank.allocator);
+
+  TestModel model(rank, policy_case.config, groups, policy_case.dtype);
   policy_case.fill(model.store);
   const auto weights = [&](ParameterId id) { return model.store.shard(id); };
   shared.initial.add(model.store, weights);

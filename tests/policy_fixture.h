@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rl/policy_update.h"
+#include "tests/delayed_communicator.h"
 #include "tests/model_fixture.h"
 #include "tests/run_ranks.h"
 
@@ -80,6 +81,7 @@ struct PolicyCase {
                             .cut_check = nullptr};
   int num_updates = 1;
   DType dtype = DType::kFloat32;
+  Delay delay = Delay::kNone;
   std::function<void(parallel::ShardedParameterStore&)> fill =
       [](parallel::ShardedParameterStore& store) { fill_lively(store, 7); };
 };
