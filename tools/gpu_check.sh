@@ -3,7 +3,8 @@
 # usage: tools/gpu_check.sh [--sanitize] [--build DIR] [cmake options, such as -DCMAKE_CUDA_ARCHITECTURES=80]
 # --sanitize runs the tests once more under compute-sanitizer (out-of-bounds accesses, races in shared memory).
 # --build takes the programs of a finished build of preset cuda instead. If that holds the whole program, the golden
-# cases, the model's and engine's tests, whole runs of one rank and the benchmark follow, on the GPU.
+# cases, the model's and engine's tests, whole runs of one rank and the benchmark follow, on the GPU; with two GPUs also
+# communication, layouts and a run of two ranks.
 # A test that is skipped counts as failed: there is a GPU to run it on. Logs: $OUT, or build/gpu_check/logs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -95,6 +96,14 @@ run_loop() {
     logger.overwrite=true logger.log_dir="$logs/qwen0p5b_gtp1"
 }
 
+# What needs two GPUs.
+run_pair() {
+  run_tests communication 'Ranks/DeviceCommunicator*/2' "$build/tests/parallel_test"
+  run_tests device_layouts 'Cases/DeviceLayouts*gtp2_dp1*:Cases/DeviceLayouts*gtp1_dp2*' "$build/tests/rl_test"
+  run_program qwen0p5b_gtp2 "$build/grpo_train" --config configs/qwen0p5b_gtp2.yaml grpo.max_num_steps=5 \
+    logger.overwrite=true logger.log_dir="$logs/qwen0p5b_gtp2"
+}
+
 on_gpu='*Cuda*:-*WithoutDevices*'
 run_tests core_test "$on_gpu" "$build/tests/core_test"
 run_tests ops_test "$on_gpu" "$build/tests/ops_test"
@@ -108,6 +117,9 @@ fi
 
 if [[ -x "$build/grpo_train" ]]; then
   run_loop
+  if [[ $(nvidia-smi --list-gpus | wc -l) -ge 2 ]]; then
+    run_pair
+  fi
   run_program benchmark "$build/grpo_benchmark" --device=cuda --kernels "--json=$logs/benchmark.json"
   grep -E '^[*|]' "$logs/benchmark.log" || true
 fi
