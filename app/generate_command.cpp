@@ -96,11 +96,13 @@ ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig&
   const auto attachment = context.world.attach_device(allocator);
   Workspace workspace(allocator);
   MatrixLibrary matrix_library(allocator.device());
-  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};
+  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library,
+                config.numerics.operators()};
   const auto parameters = model::make_transformer_parameters(source.config, 0.0f);
   parallel::ShardedParameterStore store(
       "generation", parameters.specs, parallel::make_generation_groups(context.world),
-      rl::compute_dtype(config.policy.precision, source), parallel::Gradients::kNone, allocator);
+      rl::compute_dtype(g.precision ? g.precision : config.policy.precision, source),
+      parallel::Gradients::kNone, allocator);
   const parallel::DeviceFailureGuard guard(*attachment);
   parallel::load_weights(store, *source.weights);
   model::Transformer transformer(source.config, parameters, store,

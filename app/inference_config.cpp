@@ -16,7 +16,8 @@ void InferenceConfig::visit(ConfigVisitor& visitor) {
     if (inner.is_reading()) policy.validate(inner);
   });
   visit_section(visitor, "parallel", "the mesh", parallel);
-  visit_section(visitor, "numerics", "exactness", numerics);
+  visitor.section("numerics", "exactness",
+                  [this](ConfigVisitor& inner) { numerics.visit_mode(inner); });
 }
 
 InferenceConfig load_inference_config(const std::string& model_dir,

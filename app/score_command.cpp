@@ -65,7 +65,8 @@ ExitCode score_on_rank(const ScoreOptions& options, const InferenceConfig& confi
   const auto attachment = context.world.attach_device(allocator);
   Workspace workspace(allocator);
   MatrixLibrary matrix_library(allocator.device());
-  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};
+  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library,
+                config.numerics.operators()};
   const auto parameters = model::make_transformer_parameters(source.config, 0.0f);
   parallel::ShardedParameterStore store(
       "policy", parameters.specs,

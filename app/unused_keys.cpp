@@ -38,6 +38,7 @@ std::vector<Rule> rules_for(const rl::RunConfig& config) {
       {is_sft, "warm_start.global_batch_size", algorithm},
       {is_sft, "warm_start.lr", algorithm},
       {is_sft, "logger.num_samples_to_print", algorithm},
+      {is_sft, "numerics.inject_fault", algorithm},
       {!is_sft, "sft", algorithm},
       {no_validation, "grpo.val_period", no_data},
       {no_validation, "grpo.val_at_start", no_data},

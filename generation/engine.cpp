@@ -36,6 +36,8 @@ Engine::Engine(model::Transformer& transformer, const EngineOptions& options, Al
     : transformer_(transformer),
       options_(options),
       cache_(cache_options(transformer, transformer.store().dtype(), options), allocator),
+      fault_(options.fault, cache_options(transformer, transformer.store().dtype(), options),
+             options.max_sequence_tokens, allocator),
       prompt_logits_(allocator, "generation/prompt_logits", DType::kFloat32,
                      {1, transformer.config().vocab_size}) {}
 
@@ -91,6 +93,10 @@ void Engine::fill_places(PromptQueue& queue, const SamplingParams& params, OpCon
 
 void Engine::prefill(std::span<WaitingPrompt> prompts, const SamplingParams& params,
                      OpContext& ctx) {
+  for (WaitingPrompt& prompt : prompts) {
+    fault_.before_prefill(cache_, prompt.pages, prompt.request->prompt_tokens);
+  }
+  OpContext pass_ctx = fault_.prefill_context(ctx);
   while (!prompts.empty()) {
     const Workspace::Scope scope(ctx.workspace);
     const std::vector<SequenceRows> chunk =
@@ -102,8 +108,11 @@ void Engine::prefill(std::span<WaitingPrompt> prompts, const SamplingParams& par
     }
     ++counters_.prefill_chunks;
     const Tensor logits = take_logits(num_ended, ctx);
-    run_rows(logits, chunk, ctx);
+    run_rows(logits, chunk, pass_ctx);
     const auto ended = prompts.first(static_cast<size_t>(num_ended));
+    for (const WaitingPrompt& prompt : ended) {
+      fault_.after_prefill(cache_, prompt.pages, prompt.request->prompt_tokens);
+    }
     start_samples(ended, logits, params, ctx);
     if (!ended.empty() && ended.back().num_waiting_samples() > 0) {
       copy_tensor(prompt_logits_, logits.rows(num_ended - 1, 1), ctx.stream);
@@ -158,7 +167,8 @@ void Engine::decode_step(const SamplingParams& params, OpContext& ctx) {
                     .wants_logits = true});
   }
   const Tensor logits = take_logits(static_cast<int64_t>(rows.size()), ctx);
-  run_rows(logits, rows, ctx);
+  OpContext pass_ctx = fault_.decode_context(ctx);
+  run_rows(logits, rows, pass_ctx);
   std::vector<int32_t> logit_rows(rows.size());
   std::iota(logit_rows.begin(), logit_rows.end(), 0);
   draw_tokens(running_, logits, logit_rows, params, ctx);
@@ -174,6 +184,7 @@ void Engine::run_rows(const Tensor& logits, std::span<const SequenceRows> rows, 
   const Workspace::Scope scope(ctx.workspace);
   transformer_.forward_cached(logits, place_rows(cache_, rows, transformer_.store().version(), ctx),
                               ctx);
+  fault_.before_sampling(logits, ctx);
 }
 
 // The next token of each, from row rows[i] of the logits.
@@ -196,6 +207,7 @@ void Engine::draw_tokens(std::span<Running> running, const Tensor& logits,
     }
     ops::sample_tokens(sampled.data(), logits, draws, params.filter, ctx);
   }
+  fault_.after_sampling(sampled, logits, rows, params, ctx);
   for (size_t i = 0; i < running.size(); ++i) accept(running[i], sampled[i], params);
 }
 
@@ -203,7 +215,8 @@ void Engine::accept(Running& running, const ops::SampledToken& sampled,
                     const SamplingParams& params) {
   running.completion.tokens.push_back(sampled.token);
   running.completion.logprobs.push_back(sampled.logprob);
-  const bool filters = params.filter.top_k > 0 || params.filter.top_p < 1.0;
+  const bool filters =
+      fault_.hands_over_cuts() && (params.filter.top_k > 0 || params.filter.top_p < 1.0);
   if (filters && !params.greedy) running.completion.cuts.push_back(sampled.cut);
   ++counters_.generated_tokens;
 }

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "generation/fault_injection.h"
 #include "generation/kv_cache.h"
 #include "generation/prompt_queue.h"
 #include "generation/sequence.h"
@@ -19,6 +20,7 @@ struct EngineOptions {
   int64_t max_batch_size;       // sequences decoded together
   int64_t page_size_tokens;
   int64_t prefill_chunk_tokens;  // prompt rows run through the model at once
+  InjectedFault fault = InjectedFault::kNone;
 };
 
 struct EngineCounters {
@@ -90,6 +92,7 @@ class Engine {
   model::Transformer& transformer_;
   EngineOptions options_;
   KvCache cache_;
+  FaultInjection fault_;
   OwnedTensor prompt_logits_;  // [1, V] float32: of waiting_
   // The prompt that ran, but has more samples than there were places.
   std::optional<WaitingPrompt> waiting_;

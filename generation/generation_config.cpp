@@ -8,6 +8,9 @@
 namespace grpo::generation {
 
 void GenerationConfig::visit(ConfigVisitor& visitor) {
+  visitor.field("precision", precision,
+                "of the generation model: float32 or bfloat16; null takes the policy's, as "
+                "numerics.mode exact needs it");
   visitor.field("max_new_tokens", max_new_tokens, "most tokens drawn for a completion");
   visitor.field("temperature", temperature, "divides the logits; 0 is greedy (not in training)");
   visitor.field("top_k", top_k, "keep the k most likely tokens; 0 keeps all");
@@ -22,6 +25,10 @@ void GenerationConfig::visit(ConfigVisitor& visitor) {
 }
 
 void GenerationConfig::validate(const ConfigVisitor& visitor) const {
+  if (precision && *precision != "float32" && *precision != "bfloat16") {
+    throw ConfigError(fmt::format("{} is '{}'; allowed: float32, bfloat16, null",
+                                  visitor.where("precision"), *precision));
+  }
   require_range<int64_t>(visitor, "max_new_tokens", max_new_tokens, 1, kMaxSequenceTokens);
   require_range<int64_t>(visitor, "top_k", top_k, 0, INT32_MAX);
   require_range<int64_t>(visitor, "max_batch_size", max_batch_size, 1, kMaxSequences);

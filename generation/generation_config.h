@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "model/core/config_visitor.h"
@@ -9,6 +11,7 @@
 namespace grpo::generation {
 
 struct GenerationConfig {
+  std::optional<std::string> precision;  // null: the policy's, the only one that exact mode allows
   int64_t max_new_tokens = 128;
   double temperature = 1.0;
   int64_t top_k = 0;

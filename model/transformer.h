@@ -40,6 +40,7 @@ class Transformer {
 
   const ModelConfig& config() const { return config_; }
   ParameterStore& store() { return store_; }
+  const Tensor& rope_table() const { return rope_table_.view(); }  // [max_positions, K] float32
 
   // Log-probabilities of the batch's targets; a forward-only pass. R predicted rows. `cut_check`
   // may be null.

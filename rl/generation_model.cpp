@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "generation/fault_injection.h"
+#include "rl/model_source.h"
+
 namespace grpo::rl {
 
 namespace {
@@ -15,16 +18,18 @@ generation::EngineOptions engine_options(const RunConfig& config, int world_size
           .max_batch_size =
               std::min(policy.generation.max_batch_size, (sequences + world_size - 1) / world_size),
           .page_size_tokens = policy.generation.page_size_tokens,
-          .prefill_chunk_tokens = policy.generation.prefill_chunk_tokens};
+          .prefill_chunk_tokens = policy.generation.prefill_chunk_tokens,
+          .fault = config.numerics.fault()};
 }
 
 parallel::RefitPlan make_refit_plan(const RunConfig& config,
-                                    const std::vector<ParameterSpec>& specs, DType dtype) {
+                                    const std::vector<ParameterSpec>& specs, DType policy_dtype,
+                                    DType dtype) {
   const parallel::Mesh mesh = mesh_of(config);
   return parallel::RefitPlan(
       {.specs = specs,
        .coordinates = parallel::training_coordinates(mesh, config.parallel.gtp_alignment),
-       .dtype = dtype},
+       .dtype = policy_dtype},
       {.specs = specs,
        .coordinates = parallel::whole_model_coordinates(mesh.world_size()),
        .dtype = dtype},
@@ -45,14 +50,19 @@ model::TransformerOptions transformer_options(const PolicyConfig& policy) {
 }
 
 GenerationModel::GenerationModel(const RunConfig& config, const model::ModelConfig& model,
-                                 const model::TransformerParameters& parameters, DType dtype,
+                                 const model::TransformerParameters& parameters, DType policy_dtype,
                                  parallel::World& world, Allocator& allocator)
-    : store_("generation", parameters.specs, parallel::make_generation_groups(world), dtype,
-             parallel::Gradients::kNone, allocator),
+    : store_("generation", parameters.specs, parallel::make_generation_groups(world),
+             generation_dtype(config, policy_dtype), parallel::Gradients::kNone, allocator),
       transformer_(model, parameters, store_, transformer_options(config.policy), allocator),
       engine_(transformer_, engine_options(config, world.size()), allocator),
-      refit_plan_(make_refit_plan(config, parameters.specs, dtype)) {
+      refit_plan_(make_refit_plan(config, parameters.specs, policy_dtype, store_.dtype())),
+      fault_(config.numerics.fault()),
+      flipped_(parameters.layers.back().down_weight) {
   store_.poison_weights();
+  if (fault_ == generation::InjectedFault::kBfloat16Rope) {
+    generation::round_to_bfloat16(transformer_.rope_table());
+  }
 }
 
 parallel::RefitReport GenerationModel::refit(parallel::ShardedParameterStore& policy_store) {
@@ -62,6 +72,10 @@ parallel::RefitReport GenerationModel::refit(parallel::ShardedParameterStore& po
         "refit: the generation model's weights differ from the policy's (fingerprint {:016x}, "
         "{:016x})",
         report.destination_fingerprint, report.source_fingerprint);
+  if (fault_ == generation::InjectedFault::kFlippedRow) {
+    generation::flip_row(store_.shard(flipped_), 0);
+    store_.mark_weights_changed();
+  }
   return report;
 }
 

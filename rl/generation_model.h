@@ -14,9 +14,10 @@ namespace grpo::rl {
 // Owned by PolicyModels; one thread. Its process groups are its own, with gtp_remat off.
 class GenerationModel {
  public:
-  // The weights are NaN until the first refit.
+  // The weights are NaN until the first refit. Throws ConfigError for a precision that exact mode
+  // does not allow.
   GenerationModel(const RunConfig& config, const model::ModelConfig& model,
-                  const model::TransformerParameters& parameters, DType dtype,
+                  const model::TransformerParameters& parameters, DType policy_dtype,
                   parallel::World& world, Allocator& allocator);
 
   // Collective over the world. Throws InternalError when the fingerprints differ.
@@ -30,6 +31,8 @@ class GenerationModel {
   model::Transformer transformer_;
   generation::Engine engine_;
   parallel::RefitPlan refit_plan_;
+  generation::InjectedFault fault_;
+  ParameterId flipped_;  // the fault kFlippedRow's matrix
 };
 
 // Of every model of a run.

@@ -13,6 +13,7 @@ void GrpoAlgorithm::train(int64_t step, RunState& state, MetricSet& metrics) {
   add_training_metrics(metrics, record);
   add_system_metrics(metrics, record, run_.world.size());
   add_gtp_metrics(metrics, record.gtp);
+  if (run_.config.numerics.inject_fault != "none") metrics.set("numerics/injected_fault", 1.0);
   report_samples(step, record);
 }
 
@@ -24,7 +25,7 @@ void GrpoAlgorithm::report_samples(int64_t step, const StepRecord& record) {
                           record.advantages.advantage[i]));
   }
   const TokenAgreement& agreement = record.agreement;
-  if (run_.config.numerics.mode == "exact" &&
+  if (run_.config.numerics.is_exact() &&
       agreement.num_mismatched + agreement.num_cuts_differing != 0) {
     run_.observer.on_warning(
         fmt::format("exact mode: {} of {} log-probabilities and {} sampling cuts differ between "

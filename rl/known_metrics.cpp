@@ -67,6 +67,7 @@ std::set<std::string> grpo_names(const RunConfig& config) {
                               "timing/train/reward_calculation",
                               "timing/train/policy_and_reference_logprobs",
                               "performance/generation_tokens_per_sec_per_gpu"};
+  if (config.numerics.inject_fault != "none") names.insert("numerics/injected_fault");
   for (const RewardConfig& reward : config.env.rewards) {
     names.insert("train/rewards/" + reward.name + "/mean");
     names.insert("train/rewards/" + reward.name + "/std");

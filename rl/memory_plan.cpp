@@ -5,6 +5,7 @@
 
 #include "parallel/checkpoint.h"
 #include "parallel/rehearsal_world.h"
+#include "rl/exactness_probe.h"
 #include "rl/optimizer.h"
 #include "rl/policy_models.h"
 #include "rl/work_division.h"
@@ -115,6 +116,7 @@ class Rehearsal {
 
   // `checkpoint_bytes`: this rank's staging of a checkpoint.
   void run(size_t checkpoint_bytes) {
+    probe_exactness(config_, *models_, ctx_);
     if (config_.warm_start.num_steps > 0) warm_start();
     enter("setup");
     if (config_.needs_reference()) models_->take_reference();
@@ -285,7 +287,8 @@ class Rehearsal {
   Allocator allocator_;
   std::unique_ptr<parallel::DeviceAttachment> attachment_;
   Workspace workspace_;
-  OpContext ctx_{allocator_.device(), Stream::none(), workspace_};
+  OpContext ctx_{allocator_.device(), Stream::none(), workspace_, nullptr,
+                 config_.numerics.operators()};
   std::vector<std::string> phases_{"setup"};
   std::unique_ptr<PolicyModels> models_;
   std::unique_ptr<Optimizer> optimizer_;

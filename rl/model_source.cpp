@@ -11,6 +11,11 @@ namespace grpo::rl {
 
 namespace {
 
+// Of a validated precision.
+DType dtype_named(const std::string& precision) {
+  return precision == "bfloat16" ? DType::kBfloat16 : DType::kFloat32;
+}
+
 model::ModelConfig custom_config(const ModelSizesConfig& sizes, const model::Tokenizer& tokenizer) {
   const int64_t heads = sizes.num_attention_heads;
   CHECK(heads >= 1 && sizes.hidden_size % heads == 0, "hidden_size {} of {} heads",
@@ -111,8 +116,21 @@ std::vector<int32_t> stop_tokens(const generation::GenerationConfig& config,
 }
 
 DType compute_dtype(const std::optional<std::string>& precision, const ModelSource& source) {
-  if (precision) return *precision == "bfloat16" ? DType::kBfloat16 : DType::kFloat32;
-  return source.config.dtype;
+  return precision ? dtype_named(*precision) : source.config.dtype;
+}
+
+DType generation_dtype(const RunConfig& config, DType policy) {
+  const std::optional<std::string>& precision = config.policy.generation.precision;
+  if (!precision) return policy;
+  const DType generation = dtype_named(*precision);
+  if (config.numerics.is_exact() && generation != policy) {
+    throw ConfigKeyError(
+        "policy.generation.precision",
+        fmt::format("is {}, but the policy computes in {} and numerics.mode is exact; allowed: {}, "
+                    "null, or numerics.mode=fast",
+                    *precision, dtype_name(policy), dtype_name(policy)));
+  }
+  return generation;
 }
 
 }  // namespace grpo::rl

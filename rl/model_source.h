@@ -39,5 +39,8 @@ ModelSource open_model_directory(const std::filesystem::path& directory);
 
 // The compute dtype: policy.precision, else the weights file's, float32 without one.
 DType compute_dtype(const std::optional<std::string>& precision, const ModelSource& source);
+// The generation model's: policy.generation.precision, else `policy`. Throws ConfigError where
+// exact numerics would need them to be equal.
+DType generation_dtype(const RunConfig& config, DType policy);
 
 }  // namespace grpo::rl

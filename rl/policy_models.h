@@ -35,6 +35,7 @@ class PolicyModels {
   model::Transformer& reference();  // after take_reference()
   parallel::ShardedParameterStore& reference_store() { return *reference_store_; }  // likewise
   const parallel::ProcessGroups& groups() const { return policy_store_.groups(); }
+  const model::TransformerParameters& parameters() const { return parameters_; }
 
   // The rest is there only when this says so.
   bool generates() const { return generation_ != nullptr; }

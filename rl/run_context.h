@@ -43,7 +43,8 @@ struct RunContext {
   std::unique_ptr<parallel::DeviceAttachment> attachment;  // outlives all groups of the run
   Workspace workspace{allocator};
   MatrixLibrary matrix_library{allocator.device()};
-  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};
+  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library,
+                config.numerics.operators()};
   std::string current_phase;
   int64_t current_step = 0;
 };

@@ -79,7 +79,10 @@ void check_run_inputs(const RunConfig& config) {
   const ModelSource source = open_model(config.policy, *tokenizer);
   const std::vector<int32_t> stops =
       stop_tokens(config.policy.generation, source.config, tokenizer.get());
-  if (!config.is_sft()) check_cache_bytes(config, source.config);
+  if (!config.is_sft()) {
+    check_cache_bytes(config, source.config);
+    generation_dtype(config, compute_dtype(config.policy.precision, source));
+  }
   check_supervised_data(config, load_data(config, *tokenizer), stops);
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "parallel/host_collectives.h"
+#include "rl/exactness_probe.h"
 #include "rl/grpo_algorithm.h"
 #include "rl/model_source.h"
 #include "rl/run_checkpoint.h"
@@ -25,6 +26,8 @@ struct Trainer::Impl {
 
   void set_up_models(const std::optional<std::filesystem::path>& resume_from);
   void announce_policy(const ModelSource& source, bool resumes);
+  void announce_fault();
+  void check_exactness();
   void run_warm_start(const std::vector<int32_t>& stops);
   std::unique_ptr<Algorithm> make_algorithm(const std::vector<int32_t>& stops);
   void report_setup();
@@ -83,6 +86,8 @@ void Trainer::Impl::set_up_models(const std::optional<std::filesystem::path>& re
     memory.emplace(run, source.config, data);
     models = std::make_unique<PolicyModels>(run.config, source, run.world, run.allocator);
     announce_policy(source, resume_from.has_value());
+    announce_fault();
+    check_exactness();
     if (!warm.checkpoint.empty() && !resume_from) {
       load_initial_weights(warm.checkpoint, run.config.policy.tokenizer.name, *models);
     }
@@ -132,6 +137,39 @@ void Trainer::Impl::announce_policy(const ModelSource& source, bool resumes) {
         fmt::format("policy.model_name is '{}': the weights are RANDOM, drawn from seed {}",
                     policy.model_name, run.config.seed()));
   }
+}
+
+void Trainer::Impl::announce_fault() {
+  const NumericsConfig& numerics = run.config.numerics;
+  const generation::InjectedFault fault = numerics.fault();
+  if (!run.reports() || fault == generation::InjectedFault::kNone) return;
+  const generation::GenerationConfig& g = run.config.policy.generation;
+  std::string idle;
+  if (fault == generation::InjectedFault::kTemperatureOnLogprobs && g.temperature == 1.0) {
+    idle = " (which changes nothing: policy.generation.temperature is 1)";
+  }
+  if (fault == generation::InjectedFault::kTopPOneSide && g.top_k == 0 && g.top_p == 1.0) {
+    idle =
+        " (which changes nothing: policy.generation.top_k is 0 and policy.generation.top_p is 1)";
+  }
+  run.observer.on_warning(
+      fmt::format("A FAULT IS INJECTED ON PURPOSE: numerics.inject_fault is {}: {}{}. This run "
+                  "shows what the exactness check notices; its results are good for nothing else",
+                  numerics.inject_fault, generation::describe(fault), idle));
+}
+
+void Trainer::Impl::check_exactness() {
+  double seconds = 0;
+  int64_t num_shapes = 0;
+  {
+    const Stopwatch watch(seconds);
+    num_shapes = probe_exactness(run.config, *models, run.ctx);
+  }
+  if (num_shapes == 0 || !run.reports()) return;
+  run.observer.on_message(
+      fmt::format("exact numerics: {} product shapes give a row the same bits among any number of "
+                  "rows ({:.0f} ms)",
+                  num_shapes, 1000.0 * seconds));
 }
 
 void Trainer::Impl::run_warm_start(const std::vector<int32_t>& stops) {

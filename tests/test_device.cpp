@@ -32,4 +32,9 @@ Device test_device() {
                                                     : Device::cpu();
 }
 
+bool is_on_gpu() {
+  const Device device = test_device();
+  return device.kind == DeviceKind::kCuda && cuda_device_info(device).name != "fake device";
+}
+
 }  // namespace grpo::testing

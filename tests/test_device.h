@@ -9,6 +9,8 @@ namespace grpo::testing {
 // For cuda each rank's thread has a device of its own; ranks that are more than the devices run on
 // the CPU.
 Device test_device();
+// test_device() is a GPU, not a stand-in for one.
+bool is_on_gpu();
 
 // Whether test_device() is a GPU on each of `num_ranks` ranks.
 bool has_device_for_ranks(int num_ranks);

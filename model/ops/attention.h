@@ -20,6 +20,8 @@ namespace grpo::ops {
 // weights rounded to bfloat16; there `scale` is positive and operands begin at multiples of 16
 // bytes.
 constexpr int kAttentionTileKeys = 32;
+// Under Numerics::narrow_kv_tiles: other bits from the fifth key on, on every device.
+constexpr int kNarrowTileKeys = 4;
 
 void attention_forward(const Tensor& out,  // [T, H, K] A
                        const Tensor& lse,  // [T, H] float32 log-sum-exp of scaled scores, or absent

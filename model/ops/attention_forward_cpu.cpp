@@ -98,29 +98,29 @@ template <typename A>
 class ForwardBlock {
  public:
   ForwardBlock(const Tensor& out, const Tensor& lse, const Tensor& q, const KvView& kv, float scale,
-               const ForwardScratch& scratch)
+               const ForwardScratch& scratch, int64_t tile_keys)
       : out_(out),
         lse_(lse),
         q_(q),
         kv_(kv),
         scale_(scale),
         scratch_(scratch),
+        tile_keys_(tile_keys),
         head_dim_(q.size(2)),
         group_(q.size(1) / kv.keys.size(1)) {}
 
   void run(const AttentionSequence& sequence, int64_t head, int64_t begin, int64_t count) const {
     load(sequence, head, begin, count);
     const int64_t num_keys = sequence.first_position + begin + count;
-    for (int64_t first = 0; first < num_keys; first += kAttentionTileKeys) {
-      const int64_t keys = std::min<int64_t>(kAttentionTileKeys, num_keys - first);
+    for (int64_t first = 0; first < num_keys; first += tile_keys_) {
+      const int64_t keys = std::min(tile_keys_, num_keys - first);
       pack_tile_rows<A>(scratch_.values, kv_.values, head, sequence, first, keys);
       pack_tile_rows<A>(scratch_.keys, kv_.keys, head, sequence, first, keys);
       transpose_tile(scratch_.keys_t, scratch_.keys, head_dim_);
       for (int64_t p = 0; p < count; ++p) {
         const int64_t visible = sequence.first_position + begin + p + 1 - first;
         if (visible <= 0) continue;
-        attend_tile(scratch_, p, group_, head_dim_, scale_,
-                    std::min<int64_t>(visible, kAttentionTileKeys));
+        attend_tile(scratch_, p, group_, head_dim_, scale_, std::min(visible, tile_keys_));
       }
     }
     store(sequence, head, begin, count);
@@ -165,6 +165,7 @@ class ForwardBlock {
   const KvView& kv_;
   float scale_;
   const ForwardScratch& scratch_;
+  int64_t tile_keys_;  // at most kAttentionTileKeys
   int64_t head_dim_;
   int64_t group_;
 };
@@ -191,7 +192,8 @@ void attention_forward_cpu(const Tensor& out, const Tensor& lse, const Tensor& q
                                .keys = take(kAttentionTileKeys * stride),
                                .keys_t = take(kAttentionTileKeys * head_dim)};
   if (ctx.device.is_rehearsal) return;
-  const ForwardBlock<A> block(out, lse, q, kv, scale, scratch);
+  const ForwardBlock<A> block(out, lse, q, kv, scale, scratch,
+                              ctx.numerics.narrow_kv_tiles ? kNarrowTileKeys : kAttentionTileKeys);
   for (int64_t s = 0; s < kv.context_lengths.size(0); ++s) {
     const AttentionSequence sequence(kv, s);
     for (int64_t head = 0; head < kv.keys.size(1); ++head) {

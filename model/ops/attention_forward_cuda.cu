@@ -80,9 +80,11 @@ __device__ inline void mask_scores(float (&scores)[kTileKeys / 8][4], int first_
   }
 }
 
-template <int kDim, int kWarps>
+// Walks kStep keys at a time: a whole tile, or the first kStep places of one.
+template <int kDim, int kWarps, int kStep>
 __global__ void __launch_bounds__(kWarps * 32, kWarps == 1 ? 1 : 256 / kDim)
     attention_forward_kernel(ForwardOperands operands) {
+  static_assert(kTileKeys % kStep == 0, "so that pages of whole tiles hold whole steps");
   extern __shared__ __align__(128) unsigned char shared[];
   constexpr int kThreads = kWarps * 32;
   constexpr int kRows = kWarps * kWarpRows;
@@ -98,7 +100,7 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == 1 ? 1 : 256 / kDim)
   if (first_row >= num_rows) return;
   const int last_row = min(first_row + kRows, num_rows) - 1;
   const int num_keys = sequence.first_position + last_row / view.group + 1;
-  const int num_tiles = (num_keys + kTileKeys - 1) / kTileKeys;
+  const int num_tiles = (num_keys + kStep - 1) / kStep;
 
   const Tile<kDim> queries{reinterpret_cast<__nv_bfloat16*>(shared)};
   const auto tile_at = [&](int index) {
@@ -110,12 +112,13 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == 1 ? 1 : 256 / kDim)
                : operands.q + query_index(view, sequence, head, first_row + row) * kDim;
   });
   const auto begin_tile = [&](int tile) {
-    const int first_key = tile * kTileKeys;
+    const int first_key = tile * kStep;
+    const int end_key = kStep == kTileKeys ? num_keys : min(num_keys, first_key + kStep);
     const TileSlots slots(sequence, first_key, num_keys, operands.tiles_follow);
     const auto copy = [&](const Tile<kDim>& to, const __nv_bfloat16* all) {
       copy_rows<kThreads>(to, kTileKeys, all, [&](int row) -> const __nv_bfloat16* {
         const int64_t slot = slots.slot(row);
-        if (first_key + row >= num_keys) return nullptr;
+        if (first_key + row >= end_key) return nullptr;
         return all + (slot * view.kv_heads + head) * kDim;
       });
     };
@@ -147,12 +150,17 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == 1 ? 1 : 256 / kDim)
     }
     __syncthreads();
     if (tile == 0) load_left_rows(left, queries, warp_row);
-    const int first_key = tile * kTileKeys;
+    const int first_key = tile * kStep;
     if (first_key < warp_keys) {
       float scores[kTileKeys / 8][4] = {};
       multiply_rows(scores, left, tile_at(tile % 2 * 2));
-      if (first_key + kTileKeys - 1 > warp_first_position)
+      if constexpr (kStep < kTileKeys) {
+        const int last_key = first_key + kStep - 1;
+        const int last_seen[2] = {min(positions[0], last_key), min(positions[1], last_key)};
+        mask_scores(scores, first_key, last_seen);
+      } else if (first_key + kTileKeys - 1 > warp_first_position) {
         mask_scores(scores, first_key, positions);
+      }
       advance<kDim>(state, outs, scores, operands.scale_log2);
       LeftRows<kTileKeys> weights;
       round_left(weights, scores);
@@ -184,14 +192,14 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == 1 ? 1 : 256 / kDim)
   });
 }
 
-template <int kDim, int kWarps>
+template <int kDim, int kWarps, int kStep>
 void launch_forward(const char* op, ForwardOperands operands, int64_t max_query_rows,
                     OpContext& ctx) {
   constexpr int kRows = kWarps * kWarpRows;
   const int64_t row_tiles = ceil_div(max_query_rows * operands.view.group, kRows);
   operands.num_row_tiles = static_cast<int>(row_tiles);
   constexpr int64_t kSharedBytes = (kRows + 4 * kTileKeys) * kDim * sizeof(__nv_bfloat16);
-  launch_with_shared(op, attention_forward_kernel<kDim, kWarps>,
+  launch_with_shared(op, attention_forward_kernel<kDim, kWarps, kStep>,
                      row_tiles * operands.view.num_sequences * operands.view.kv_heads, kWarps * 32,
                      kSharedBytes, ctx, operands);
 }
@@ -199,10 +207,12 @@ void launch_forward(const char* op, ForwardOperands operands, int64_t max_query_
 template <int kDim>
 void launch_forward(const char* op, const ForwardOperands& operands, int64_t max_query_rows,
                     OpContext& ctx) {
-  if (max_query_rows * operands.view.group <= kWarpRows) {
-    launch_forward<kDim, 1>(op, operands, max_query_rows, ctx);
+  if (ctx.numerics.narrow_kv_tiles) {
+    launch_forward<kDim, 1, kNarrowTileKeys>(op, operands, max_query_rows, ctx);
+  } else if (max_query_rows * operands.view.group <= kWarpRows) {
+    launch_forward<kDim, 1, kTileKeys>(op, operands, max_query_rows, ctx);
   } else {
-    launch_forward<kDim, 4>(op, operands, max_query_rows, ctx);
+    launch_forward<kDim, 4, kTileKeys>(op, operands, max_query_rows, ctx);
   }
 }
 

@@ -22,6 +22,7 @@ struct PlainOperands {
   const float* lse;  // [T, H]
   const D* dout;     // [T, H, K]
   float scale;
+  int tile_keys;  // of the forward; at most kLanes
 
   __device__ int64_t slot_offset(const DeviceSequence& sequence, int key, int head) const {
     return (sequence.slot(key) * view.kv_heads + head) * view.head_dim;
@@ -61,8 +62,8 @@ __global__ void __launch_bounds__(kLanes)
   for (int k = lane; k < view.head_dim; k += kLanes) sums[k] = 0.0f;
   float max = -INFINITY;
   float sum = 0.0f;
-  for (int first = 0; first < num_keys; first += kLanes) {
-    const int visible = num_keys - first < kLanes ? num_keys - first : kLanes;
+  for (int first = 0; first < num_keys; first += operands.tile_keys) {
+    const int visible = min(num_keys - first, operands.tile_keys);
     float scaled = -INFINITY;
     if (lane < visible) {
       const D* key =
@@ -197,7 +198,8 @@ __global__ void __launch_bounds__(kLanes)
 }
 
 template <typename D>
-PlainOperands<D> plain_operands(const Tensor& q, const KvView& kv, float scale) {
+PlainOperands<D> plain_operands(const Tensor& q, const KvView& kv, float scale,
+                                const OpContext& ctx) {
   return {.view = attention_view(q, kv),
           .q = device_data<D>(q),
           .keys = device_data<D>(kv.keys),
@@ -205,7 +207,8 @@ PlainOperands<D> plain_operands(const Tensor& q, const KvView& kv, float scale) 
           .out = nullptr,
           .lse = nullptr,
           .dout = nullptr,
-          .scale = scale};
+          .scale = scale,
+          .tile_keys = ctx.numerics.narrow_kv_tiles ? kNarrowTileKeys : kAttentionTileKeys};
 }
 
 }  // namespace
@@ -217,7 +220,7 @@ void attention_forward_plain_cuda(const Tensor& out, const Tensor& lse, const Te
   dispatch_device_type(op, q.dtype(), [&]<typename D>(D) {
     launch_with_shared(op, plain_forward_kernel<D>, q.size(0) * q.size(1), kLanes, vector_bytes,
                        ctx, device_data<D>(out), lse.is_absent() ? nullptr : lse.data<float>(),
-                       plain_operands<D>(q, kv, scale));
+                       plain_operands<D>(q, kv, scale, ctx));
   });
 }
 
@@ -231,7 +234,7 @@ void attention_backward_plain_cuda(const AttentionGradients& gradients, const Te
   const Workspace::Scope scope(ctx.workspace);
   float* delta = ctx.workspace.take(DType::kFloat32, {num_rows}).data<float>();
   dispatch_device_type(op, q.dtype(), [&]<typename D>(D) {
-    PlainOperands<D> operands = plain_operands<D>(q, kv, scale);
+    PlainOperands<D> operands = plain_operands<D>(q, kv, scale, ctx);
     operands.out = device_data<D>(saved.out);
     operands.lse = saved.lse.data<float>();
     operands.dout = device_data<D>(dout);

@@ -1,5 +1,7 @@
 #include "model/ops/linear.h"
 
+#include <algorithm>
+
 #include "model/ops/dispatch.h"
 #include "model/ops/linear_bias_cuda.h"
 #include "model/ops/linear_cpu.h"
@@ -24,6 +26,8 @@ void dispatch_linear(const char* op, DType activation, DType product, const OpCo
       },
       std::forward<CudaFunction>(cuda));
 }
+
+constexpr int64_t kProbeRows = 5;  // distinct; a prime, so that each comes to all places of a tile
 
 // A product's dtype is the activations' or float32.
 void check_product(const OperandChecks& checks, const char* operand, const Tensor& product,
@@ -106,8 +110,14 @@ void check_linear_exactness(const Tensor& weight, const Tensor& bias, DType prod
   checks.expect_activation("weight", weight);
   checks.expect_if_present("bias", bias, weight.dtype(), {weight.size(0)});
   CHECK(product == DType::kFloat32 || product == weight.dtype());
+  if (ctx.device.kind == DeviceKind::kCpu) return;
+  const Workspace::Scope scope(ctx.workspace);
+  const int64_t most = std::max(max_rows, kProbeRows);
+  const LinearProbe probe{.x = ctx.workspace.take(weight.dtype(), {most, weight.size(1)}),
+                          .wanted = ctx.workspace.take(product, {kProbeRows, weight.size(0)}),
+                          .out = ctx.workspace.take(product, {most, weight.size(0)})};
   dispatch_device(
-      ctx, [] {}, [&] { check_linear_exactness_cuda(weight, bias, product, max_rows, ctx); });
+      ctx, [] {}, [&] { check_linear_exactness_cuda(probe, weight, bias, ctx); });
 }
 
 }  // namespace grpo::ops

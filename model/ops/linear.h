@@ -7,10 +7,14 @@
 
 namespace grpo::ops {
 
+constexpr int64_t kMaxSplitRows = 128;
+
 // Every element of `out` is one ascending fp32 chain over I, started at 0, then + bias, rounded
 // once to out's dtype: the same bits for every T, row offset and blocking (numerics contract 1).
 // On the CPU, and for float32 on a GPU, a chain of fused multiply-adds; for bfloat16 on a GPU one
-// of its tensor cores' products.
+// of its tensor cores' products. Numerics::split_k lets the matrix library depart from this; where
+// it is forced, products without the library have two chains an element, added in the end, for up
+// to kMaxSplitRows rows.
 void linear_forward(const Tensor& out,     // [T, O] A, or float32
                     const Tensor& x,       // [T, I] A
                     const Tensor& weight,  // [O, I] A
@@ -40,9 +44,10 @@ void linear_backward_bias(const Tensor& dbias,  // [O] float32
                           bool accumulate, OpContext& ctx);
 
 // Puts equal rows of random numbers through linear_forward in every bucket of row counts up to
-// max_rows and compares the results' bits. Throws CudaError that names shape, row count and
-// algorithm when a row depends on the number of rows. For the start of a run, once a weight; on the
-// CPU it does nothing.
+// max_rows (a few rows at least) and compares the results' bits. Throws CudaError that names shape,
+// row count and algorithm when a row depends on the number of rows. For the start of a run, once a
+// shape; on the CPU it does nothing. Takes its operands from the workspace, also on a rehearsal
+// device.
 void check_linear_exactness(const Tensor& weight,  // [O, I] A
                             const Tensor& bias,    // [O] A, or absent
                             DType product,         // A or float32

@@ -1,10 +1,32 @@
 #include "model/ops/linear_cpu.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
+#include "model/ops/linear.h"
 #include "model/ops/matrix_product_cpu.h"
 
 namespace grpo::ops {
+
+namespace {
+
+bool splits_chains(const Tensor& x, const Numerics& numerics) {
+  return numerics.split_k == SplitK::kForced && x.size(0) <= kMaxSplitRows && x.size(1) > 1;
+}
+
+// One chain over features [begin, end) for each element; store as matrix_product_cpu's.
+template <typename A, typename Store>
+void multiply_features(const Tensor& x, const Tensor& weight, int64_t begin, int64_t end,
+                       Workspace& workspace, Store&& store) {
+  const int64_t in_features = x.size(1);
+  matrix_product_cpu({x.size(0), weight.size(0), end - begin},
+                     StridedMatrix<A>{x.data<A>() + begin, in_features, 1},
+                     StridedMatrix<A>{weight.data<A>() + begin, 1, in_features}, workspace,
+                     std::forward<Store>(store));
+}
+
+}  // namespace
 
 template <typename A, typename Out>
 void linear_forward_cpu(const Tensor& out, const Tensor& x, const Tensor& weight,
@@ -13,19 +35,36 @@ void linear_forward_cpu(const Tensor& out, const Tensor& x, const Tensor& weight
   const int64_t out_features = weight.size(0);
   const A* bias_data = bias.is_absent() ? nullptr : bias.data<A>();
   Out* out_data = out.data<Out>();
-  matrix_product_cpu(
-      {x.size(0), out_features, in_features}, StridedMatrix<A>{x.data<A>(), in_features, 1},
-      StridedMatrix<A>{weight.data<A>(), 1, in_features}, ctx.workspace,
-      [&](int64_t t, int64_t o, int64_t columns, const float* sums) {
-        Out* row = out_data + t * out_features + o;
-        if (bias_data == nullptr) {
-          for (int64_t c = 0; c < columns; ++c) row[c] = static_cast<Out>(sums[c]);
-        } else {
-          for (int64_t c = 0; c < columns; ++c) {
-            row[c] = static_cast<Out>(sums[c] + static_cast<float>(bias_data[o + c]));
-          }
-        }
-      });
+  const auto store = [&](int64_t t, int64_t o, int64_t columns, const float* sums) {
+    Out* row = out_data + t * out_features + o;
+    if (bias_data == nullptr) {
+      for (int64_t c = 0; c < columns; ++c) row[c] = static_cast<Out>(sums[c]);
+    } else {
+      for (int64_t c = 0; c < columns; ++c) {
+        row[c] = static_cast<Out>(sums[c] + static_cast<float>(bias_data[o + c]));
+      }
+    }
+  };
+  if (!splits_chains(x, ctx.numerics)) {
+    multiply_features<A>(x, weight, 0, in_features, ctx.workspace, store);
+    return;
+  }
+  const Workspace::Scope scope(ctx.workspace);
+  float* first_sums =
+      ctx.workspace.take(DType::kFloat32, out.shape()).template data<float>();  // [T, O]
+  multiply_features<A>(x, weight, 0, in_features / 2, ctx.workspace,
+                       [&](int64_t t, int64_t o, int64_t columns, const float* sums) {
+                         std::copy_n(sums, columns, first_sums + t * out_features + o);
+                       });
+  multiply_features<A>(x, weight, in_features / 2, in_features, ctx.workspace,
+                       [&](int64_t t, int64_t o, int64_t columns, const float* sums) {
+                         const float* first = first_sums + t * out_features + o;
+                         std::array<float, kPanelColumns> both;
+                         for (int64_t c = 0; c < columns; ++c) {
+                           both[static_cast<size_t>(c)] = first[c] + sums[c];
+                         }
+                         store(t, o, columns, both.data());
+                       });
 }
 
 namespace {

@@ -135,7 +135,8 @@ StoredMatrix stored(const Tensor& matrix, bool transposed) {
   return {matrix.raw(), matrix.size(1), transposed};
 }
 
-MatrixProduct forward_product(const char* op, const Tensor& x, const Tensor& weight) {
+MatrixProduct forward_product(const char* op, const Tensor& x, const Tensor& weight,
+                              const OpContext& ctx) {
   MatrixProduct product{};
   product.op = op;
   product.m = x.size(0);
@@ -143,8 +144,33 @@ MatrixProduct forward_product(const char* op, const Tensor& x, const Tensor& wei
   product.k = x.size(1);
   product.a = stored(x, false);
   product.b = stored(weight, true);
-  product.exact = true;
+  product.split_k = ctx.numerics.split_k;
   return product;
+}
+
+// Features [begin, end) of x and weight, in float32.
+FloatProduct forward_chains(const Tensor& out, const Tensor& x, const Tensor& weight,
+                            const Tensor& bias, int64_t begin, int64_t end) {
+  return {.m = x.size(0),
+          .n = weight.size(0),
+          .k = end - begin,
+          .a = {x.data<float>() + begin, x.size(1), 1},
+          .b = {weight.data<float>() + begin, 1, x.size(1)},
+          .c = out.data<float>(),
+          .accumulate = begin > 0,
+          .bias = bias.is_absent() ? nullptr : bias.data<float>()};
+}
+
+void multiply_floats(const char* op, const Tensor& out, const Tensor& x, const Tensor& weight,
+                     const Tensor& bias, OpContext& ctx) {
+  int64_t begin = 0;
+  if (ctx.numerics.split_k == SplitK::kForced && x.size(0) <= kMaxSplitRows) {
+    begin = x.size(1) / 2;
+    if (begin > 0) {
+      float_product_cuda(op, forward_chains(out, x, weight, Tensor(), 0, begin), ctx);
+    }
+  }
+  float_product_cuda(op, forward_chains(out, x, weight, bias, begin, x.size(1)), ctx);
 }
 
 }  // namespace
@@ -152,7 +178,7 @@ MatrixProduct forward_product(const char* op, const Tensor& x, const Tensor& wei
 std::string linear_algorithm_cuda(const Tensor& out, const Tensor& x, const Tensor& weight,
                                   const Tensor& bias, OpContext& ctx) {
   if (x.dtype() == DType::kFloat32) return "float32 chains on CUDA cores";
-  MatrixProduct product = forward_product("linear_forward", x, weight);
+  MatrixProduct product = forward_product("linear_forward", x, weight, ctx);
   product.n = padded(product.n);
   product.k = padded(product.k);
   product.a.stride = product.b.stride = product.k;
@@ -167,23 +193,12 @@ void linear_forward_cuda(const Tensor& out, const Tensor& x, const Tensor& weigh
   const char* op = "linear_forward";
   if (out.num_elements() == 0) return;
   if (x.dtype() == DType::kFloat32) {
-    const int64_t in = x.size(1);
-    const float* bias_data = bias.is_absent() ? nullptr : bias.data<float>();
-    float_product_cuda(op,
-                       {.m = x.size(0),
-                        .n = weight.size(0),
-                        .k = in,
-                        .a = {x.data<float>(), in, 1},
-                        .b = {weight.data<float>(), 1, in},
-                        .c = out.data<float>(),
-                        .accumulate = false,
-                        .bias = bias_data},
-                       ctx);
+    multiply_floats(op, out, x, weight, bias, ctx);
     return;
   }
   const Workspace::Scope scope(ctx.workspace);
   const MatrixProduct product = forward_product(op, library_operand(op, x, false, ctx),
-                                                library_operand(op, weight, true, ctx));
+                                                library_operand(op, weight, true, ctx), ctx);
   multiply_into(product, out, bias, ctx);
 }
 
@@ -211,6 +226,7 @@ void linear_backward_input_cuda(const Tensor& dx, const Tensor& dout, const Tens
   const Tensor right = library_operand(op, weight, true, ctx);
   MatrixProduct product{};
   product.op = op;
+  product.split_k = SplitK::kAllowed;
   product.m = left.size(0);
   product.n = right.size(1);
   product.k = right.size(0);
@@ -248,6 +264,7 @@ void linear_backward_weight_cuda(const Tensor& dweight, const Tensor& dout, cons
   const Tensor right = library_operand(op, x, false, ctx);
   MatrixProduct product{};
   product.op = op;
+  product.split_k = SplitK::kAllowed;
   product.m = left.size(1);
   product.n = right.size(1);
   product.k = x.size(0);

@@ -12,15 +12,14 @@ namespace grpo::ops {
 namespace {
 
 constexpr int kProbeThreads = 256;
-constexpr int64_t kDistinctRows = 5;  // a prime: each comes to stand at every place of a tile
 
-// Row r repeats row r % kDistinctRows; values in [-1, 1) from a hash of the place.
+// Row r repeats row r % num_distinct; values in [-1, 1) from a hash of the place.
 template <typename D>
 __global__ void __launch_bounds__(kProbeThreads)
-    fill_probe_kernel(D* x, int64_t columns, int64_t num_elements) {
+    fill_probe_kernel(D* x, int64_t num_distinct, int64_t columns, int64_t num_elements) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kProbeThreads + threadIdx.x;
   if (at >= num_elements) return;
-  auto bits = static_cast<unsigned>(at / columns % kDistinctRows * columns + at % columns);
+  auto bits = static_cast<unsigned>(at / columns % num_distinct * columns + at % columns);
   bits = (bits ^ (bits >> 16)) * 0x7feb352du;
   bits = (bits ^ (bits >> 15)) * 0x846ca68bu;
   bits ^= bits >> 16;
@@ -30,11 +29,11 @@ __global__ void __launch_bounds__(kProbeThreads)
 // The first row that differs from its row of `wanted`, where `row` was num_rows before.
 template <typename Word>
 __global__ void __launch_bounds__(kProbeThreads)
-    compare_rows_kernel(int* row, const Word* out, const Word* wanted, int64_t columns,
-                        int64_t num_elements) {
+    compare_rows_kernel(int* row, const Word* out, const Word* wanted, int64_t num_distinct,
+                        int64_t columns, int64_t num_elements) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kProbeThreads + threadIdx.x;
   if (at >= num_elements) return;
-  if (out[at] != wanted[at / columns % kDistinctRows * columns + at % columns]) {
+  if (out[at] != wanted[at / columns % num_distinct * columns + at % columns]) {
     atomicMin(row, static_cast<int>(at / columns));
   }
 }
@@ -50,8 +49,8 @@ int32_t first_different_row(const char* op, const Tensor& out, const Tensor& wan
   const int64_t count = out.num_elements();
   const auto compare = [&]<typename Word>(Word) {
     launch(op, compare_rows_kernel<Word>, ceil_div(count, kProbeThreads), kProbeThreads, ctx,
-           row.data<int32_t>(), device_data<Word>(out), device_data<Word>(wanted), out.size(1),
-           count);
+           row.data<int32_t>(), device_data<Word>(out), device_data<Word>(wanted), wanted.size(0),
+           out.size(1), count);
   };
   if (out.dtype() == DType::kBfloat16) {
     compare(uint16_t{});
@@ -64,19 +63,19 @@ int32_t first_different_row(const char* op, const Tensor& out, const Tensor& wan
 
 }  // namespace
 
-void check_linear_exactness_cuda(const Tensor& weight, const Tensor& bias, DType product,
-                                 int64_t max_rows, OpContext& ctx) {
+void check_linear_exactness_cuda(const LinearProbe& probe, const Tensor& weight, const Tensor& bias,
+                                 OpContext& ctx) {
   const char* op = "check_linear_exactness";
-  const Workspace::Scope scope(ctx.workspace);
-  const int64_t most = std::max(max_rows, kDistinctRows);
-  const Tensor x = ctx.workspace.take(weight.dtype(), {most, weight.size(1)});
+  const Tensor& x = probe.x;
+  const Tensor& wanted = probe.wanted;
+  const Tensor& out = probe.out;
+  const int64_t most = x.size(0);
+  const int64_t num_distinct = wanted.size(0);
   dispatch_device_type(op, x.dtype(), [&]<typename D>(D) {
     launch(op, fill_probe_kernel<D>, ceil_div(x.num_elements(), kProbeThreads), kProbeThreads, ctx,
-           device_data<D>(x), x.size(1), x.num_elements());
+           device_data<D>(x), num_distinct, x.size(1), x.num_elements());
   });
-  const Tensor wanted = ctx.workspace.take(product, {kDistinctRows, weight.size(0)});
-  const Tensor out = ctx.workspace.take(product, {most, weight.size(0)});
-  linear_forward_cuda(wanted, x.rows(0, kDistinctRows), weight, bias, ctx);
+  linear_forward_cuda(wanted, x.rows(0, num_distinct), weight, bias, ctx);
   for (int64_t rows = 1;; rows = row_bucket(rows) + 1) {
     const int64_t count = std::min(rows == 1 ? 1 : row_bucket(rows), most);
     linear_forward_cuda(out.rows(0, count), x.rows(0, count), weight, bias, ctx);
@@ -85,9 +84,9 @@ void check_linear_exactness_cuda(const Tensor& weight, const Tensor& bias, DType
       throw CudaError(fmt::format(
           "linear_forward: row {} of {} has other bits than the same row among {}: weight {} {}, "
           "out {}, {} (at {} rows: {}); numerics cannot be exact for this shape on {}",
-          row, count, kDistinctRows, dtype_name(weight.dtype()), weight.shape().to_string(),
-          dtype_name(product), linear_algorithm_cuda(out, x.rows(0, count), weight, bias, ctx),
-          kDistinctRows, linear_algorithm_cuda(out, x.rows(0, kDistinctRows), weight, bias, ctx),
+          row, count, num_distinct, dtype_name(weight.dtype()), weight.shape().to_string(),
+          dtype_name(out.dtype()), linear_algorithm_cuda(out, x.rows(0, count), weight, bias, ctx),
+          num_distinct, linear_algorithm_cuda(out, x.rows(0, num_distinct), weight, bias, ctx),
           device_name(ctx.device)));
     }
     if (count == most) return;

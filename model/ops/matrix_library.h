@@ -32,7 +32,7 @@ struct MatrixProduct {
   const void* bias;  // [n] bfloat16, aligned to 16 bytes, added before the rounding of a bfloat16
                      // c; or null
   bool sums_rows;    // k counts rows of activations, not m: algorithms are chosen for its bucket
-  bool exact;        // no split of k, so that a row's bits do not depend on m (numerics contract 1)
+  SplitK split_k;    // kNever: a row's bits do not depend on m (numerics contract 1)
 };
 
 // Row counts share algorithms in buckets: the next of 16, 24, 32, 48, 64, 96, 128, 192, 256, ...

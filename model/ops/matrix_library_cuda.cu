@@ -5,6 +5,7 @@
 
 #include <array>
 #include <map>
+#include <span>
 #include <tuple>
 
 #include "model/core/device_cuda.h"
@@ -106,11 +107,11 @@ std::string algorithm_text(const cublasLtMatmulAlgo_t& algorithm) {
 }
 
 // Everything that an algorithm is chosen by.
-using PlanKey = std::tuple<int64_t, int64_t, int64_t, bool, bool, DType, bool, bool, bool>;
+using PlanKey = std::tuple<int64_t, int64_t, int64_t, bool, bool, DType, bool, SplitK, bool>;
 
 PlanKey plan_key(const MatrixProduct& p) {
-  return {p.m,       p.n,          p.k,     p.a.transposed,   p.b.transposed,
-          p.c_dtype, p.accumulate, p.exact, p.bias != nullptr};
+  return {p.m,       p.n,          p.k,       p.a.transposed,   p.b.transposed,
+          p.c_dtype, p.accumulate, p.split_k, p.bias != nullptr};
 }
 
 // The product that stands for all of a bucket when an algorithm is chosen.
@@ -158,7 +159,7 @@ struct MatrixLibrary::State {
 
 namespace {
 
-cublasLtMatmulPreferenceOpaque_t preference(bool exact) {
+cublasLtMatmulPreferenceOpaque_t preference(SplitK split_k) {
   cublasLtMatmulPreferenceOpaque_t result;
   CUBLAS_CHECK(cublasLtMatmulPreferenceInit(&result));
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -167,8 +168,8 @@ cublasLtMatmulPreferenceOpaque_t preference(bool exact) {
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMaxWorkspaceBytes);
   // Where k may be split, only with the parts joined in a step of their own: in one order.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-      static_cast<uint32_t>(exact ? CUBLASLT_REDUCTION_SCHEME_NONE
-                                  : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+      static_cast<uint32_t>(split_k == SplitK::kNever ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                                      : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   for (const auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
@@ -181,23 +182,26 @@ cublasLtMatmulPreferenceOpaque_t preference(bool exact) {
 
 Plan MatrixLibrary::State::choose(const MatrixProduct& product) const {
   Descriptors d(product);
-  cublasLtMatmulPreferenceOpaque_t wanted = preference(product.exact);
+  cublasLtMatmulPreferenceOpaque_t wanted = preference(product.split_k);
   std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> candidates;
   int num_candidates = 0;
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle, &d.operation, &d.a, &d.b, &d.c, &d.c, &wanted,
                                      kMaxCandidates, candidates.data(), &num_candidates);
   if (status != CUBLAS_STATUS_SUCCESS) num_candidates = 0;
-  for (int i = 0; i < num_candidates; ++i) {
-    const cublasLtMatmulHeuristicResult_t& candidate = candidates[static_cast<size_t>(i)];
+  const cublasLtMatmulHeuristicResult_t* best = nullptr;  // candidates come best first
+  for (const auto& candidate : std::span(candidates).first(static_cast<size_t>(num_candidates))) {
     if (candidate.state != CUBLAS_STATUS_SUCCESS) continue;
-    if (product.exact && !is_exact_class(candidate.algo)) continue;
-    return {candidate.algo, candidate.workspaceSize};
+    if (product.split_k == SplitK::kNever && !is_exact_class(candidate.algo)) continue;
+    if (best == nullptr) best = &candidate;
+    if (product.split_k != SplitK::kForced || num_splits(best->algo) > 1) break;
+    if (num_splits(candidate.algo) > 1) best = &candidate;
   }
-  throw CudaError(fmt::format("{}: cuBLASLt has no algorithm{} for {} on {} ({} candidates, {})",
-                              product.op, product.exact ? " without split-K" : "",
-                              shape_text(product), device_name(device), num_candidates,
-                              cublasLtGetStatusString(status)));
+  if (best != nullptr) return {best->algo, best->workspaceSize};
+  throw CudaError(
+      fmt::format("{}: cuBLASLt has no algorithm{} for {} on {} ({} candidates, {})", product.op,
+                  product.split_k == SplitK::kNever ? " without split-K" : "", shape_text(product),
+                  device_name(device), num_candidates, cublasLtGetStatusString(status)));
 }
 
 MatrixLibrary::MatrixLibrary(Device device)

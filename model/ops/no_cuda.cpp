@@ -157,7 +157,7 @@ void linear_backward_weight_cuda(const Tensor&, const Tensor&, const Tensor&, bo
   throw_no_cuda("linear_backward_weight");
 }
 
-void check_linear_exactness_cuda(const Tensor&, const Tensor&, DType, int64_t, OpContext&) {
+void check_linear_exactness_cuda(const LinearProbe&, const Tensor&, const Tensor&, OpContext&) {
   throw_no_cuda("check_linear_exactness");
 }
 

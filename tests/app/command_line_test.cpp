@@ -94,6 +94,7 @@ TEST(CommandLine, KeysThatInferenceDoesNotUseAreErrors) {
   EXPECT_THROW(load_inference_config("m", {"policy.init_std=1"}), ConfigError);
   EXPECT_THROW(load_inference_config("m", {"policy.precision=float16"}), ConfigError);
   EXPECT_THROW(load_inference_config("m", {"policy.generation.top_p=2"}), ConfigError);
+  EXPECT_THROW(load_inference_config("m", {"numerics.inject_fault=split_k"}), ConfigError);
   EXPECT_EQ(load_inference_config("m", {"policy.precision=bfloat16"}).policy.precision, "bfloat16");
 }
 

@@ -15,6 +15,7 @@ TEST(MetricGlossary, NamesEveryMetricOfARun) {
   rl::RunConfig config;
   config.warm_start.num_steps = 1;
   config.checkpointing.enabled = true;
+  config.numerics.inject_fault = "split_k";
   config.grpo.val_num_generations_per_prompt = 2;
   config.data.validation.resize(2);
   for (rl::ValidationDatasetConfig& dataset : config.data.validation) dataset.name = "<name>";

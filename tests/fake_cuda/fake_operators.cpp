@@ -1,5 +1,6 @@
 // Implements the model/ops/*_cuda.h headers of the fake device: the CPU reference on the host's
 // mapping.
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -88,6 +89,14 @@ const T& on_host(const T& value) {
 template <typename Op, typename... Arguments>
 auto run_on_host(Op* op, const Arguments&... arguments) {
   return op(on_host(arguments)..., testing::host_context());
+}
+
+// The same for operators that a context's numerics change.
+template <typename Op, typename... Arguments>
+auto run_on_host_as(const OpContext& ctx, Op* op, const Arguments&... arguments) {
+  OpContext host = testing::host_context();
+  host.numerics = ctx.numerics;
+  return op(on_host(arguments)..., host);
 }
 
 }  // namespace
@@ -213,8 +222,8 @@ void swiglu_backward_cuda(const Tensor& dgate_up, const Tensor& dout, const Tens
 }
 
 void attention_forward_cuda(const Tensor& out, const Tensor& lse, const Tensor& q, const KvView& kv,
-                            float scale, OpContext&) {
-  run_on_host(attention_forward, out, lse, q, kv, scale);
+                            float scale, OpContext& ctx) {
+  run_on_host_as(ctx, attention_forward, out, lse, q, kv, scale);
 }
 
 void attention_backward_cuda(const AttentionGradients& gradients, const Tensor& dout,
@@ -224,8 +233,8 @@ void attention_backward_cuda(const AttentionGradients& gradients, const Tensor& 
 }
 
 void linear_forward_cuda(const Tensor& out, const Tensor& x, const Tensor& weight,
-                         const Tensor& bias, OpContext&) {
-  run_on_host(linear_forward, out, x, weight, bias);
+                         const Tensor& bias, OpContext& ctx) {
+  run_on_host_as(ctx, linear_forward, out, x, weight, bias);
 }
 
 void linear_backward_input_cuda(const Tensor& dx, const Tensor& dout, const Tensor& weight,
@@ -238,8 +247,29 @@ void linear_backward_weight_cuda(const Tensor& dweight, const Tensor& dout, cons
   run_on_host(linear_backward_weight, dweight, dout, x, accumulate);
 }
 
-// Rows of the CPU's products are exact.
-void check_linear_exactness_cuda(const Tensor&, const Tensor&, DType, int64_t, OpContext&) {}
+// One row in all places.
+void check_linear_exactness_cuda(const LinearProbe& probe, const Tensor& weight, const Tensor& bias,
+                                 OpContext& ctx) {
+  const Tensor x = on_host(probe.x);
+  const int64_t most = x.size(0);
+  const int64_t size = x.size(1);
+  for (int64_t i = 0; i < most * size; ++i) {
+    const float value = 1.0f / static_cast<float>(1 + i % size);
+    if (x.dtype() == DType::kFloat32) {
+      x.data<float>()[i] = value;
+    } else {
+      x.data<Bfloat16>()[i] = Bfloat16(value);
+    }
+  }
+  linear_forward(probe.wanted.rows(0, 1), probe.x.rows(0, 1), weight, bias, ctx);
+  linear_forward(probe.out, probe.x, weight, bias, ctx);
+  const Tensor wanted = on_host(probe.wanted.rows(0, 1));
+  for (int64_t row = 0; row < most; ++row) {
+    if (std::memcmp(on_host(probe.out.rows(row, 1)).raw(), wanted.raw(), wanted.size_bytes()) != 0)
+      throw CudaError(fmt::format("row {} of {} of weight {} has other bits", row, most,
+                                  weight.shape().to_string()));
+  }
+}
 
 }  // namespace grpo::ops
 

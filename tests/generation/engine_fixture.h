@@ -39,12 +39,14 @@ struct Schedule {
   int64_t page_size_tokens = 16;
   int64_t prefill_chunk_tokens = 512;
   int64_t max_sequence_tokens = 64;
+  InjectedFault fault = InjectedFault::kNone;
 
   operator EngineOptions() const {
     return {.max_sequence_tokens = max_sequence_tokens,
             .max_batch_size = max_batch_size,
             .page_size_tokens = page_size_tokens,
-            .prefill_chunk_tokens = prefill_chunk_tokens};
+            .prefill_chunk_tokens = prefill_chunk_tokens,
+            .fault = fault};
   }
 };
 

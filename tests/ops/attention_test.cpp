@@ -146,6 +146,26 @@ TEST_P(AttentionTest, PagedPassesGiveTheSameBits) {
   }
 }
 
+// The negative control: close, the same bits as long as one tile holds all keys, others after.
+TEST_P(AttentionTest, NarrowTilesGiveOtherBits) {
+  const PackedSequences sequences =
+      random_sequences(*this, dtype(), shape().lengths, shape().sizes);
+  const KvView view = packed_view(*this, sequences);
+  const Tensor wide = make(dtype(), sequences.q.shape());
+  const Tensor narrow = make(dtype(), sequences.q.shape());
+  const Shape lse_shape{sequences.num_rows(), shape().sizes.heads};
+  const Tensor wide_lse = make(DType::kFloat32, lse_shape);
+  const Tensor narrow_lse = make(DType::kFloat32, lse_shape);
+  attention_forward(wide, wide_lse, sequences.q, view, kScale, ctx());
+  ctx().numerics.narrow_kv_tiles = true;
+  attention_forward(narrow, narrow_lse, sequences.q, view, kScale, ctx());
+  expect_close(narrow, values_of(wide), kAttention, "out");
+  const int64_t same = std::min<int64_t>(shape().lengths[0], kNarrowTileKeys);
+  expect_same_bits(narrow.rows(0, same), wide.rows(0, same), "rows of one tile");
+  EXPECT_EQ(0 == std::memcmp(narrow_lse.raw(), wide_lse.raw(), wide_lse.size_bytes()),
+            shape().lengths[0] <= 5);  // few of few rows differ
+}
+
 TEST_P(AttentionTest, BackwardIsTheDerivative) {
   const PackedSequences sequences =
       random_sequences(*this, dtype(), shape().lengths, shape().sizes);

@@ -148,6 +148,29 @@ TEST_P(CudaAttentionTest, PagedPassesGiveTheSameBits) {
   }
 }
 
+// The negative control, which decode uses: close, the same bits as long as one tile holds all keys,
+// others after.
+TEST_P(CudaAttentionTest, NarrowTilesGiveOtherBits) {
+  const PackedSequences sequences =
+      random_sequences(*this, dtype(), shape().lengths, shape().sizes);
+  const KvView view = packed_view(*this, sequences);
+  const Results wide = forward(sequences.q, to_cuda(view));
+  cuda().numerics.narrow_kv_tiles = true;
+  const Results narrow = forward(sequences.q, to_cuda(view));
+  expect_close(narrow[0], values_of(wide[0]),
+               is_on_tensor_cores(sequences.q) ? kTensorCoreAttention : kAttention, "out");
+  const int64_t same = std::min<int64_t>(shape().lengths[0], kNarrowTileKeys);
+  expect_same_bits(narrow[0].rows(0, same), wide[0].rows(0, same), "rows of one tile");
+  if (shape().lengths[0] > 30) {
+    EXPECT_NE(0, std::memcmp(narrow[0].raw(), wide[0].raw(), wide[0].size_bytes()));
+  }
+  if (is_on_tensor_cores(sequences.q)) return;
+  ctx().numerics.narrow_kv_tiles = true;
+  const Tensor wanted = make(dtype(), sequences.q.shape());
+  attention_forward(wanted, Tensor(), sequences.q, view, kScale, ctx());
+  expect_same_bits(narrow[0], wanted, "out");
+}
+
 TEST_P(CudaAttentionTest, BackwardIsTheCpus) {
   const PackedSequences sequences =
       random_sequences(*this, dtype(), shape().lengths, shape().sizes);

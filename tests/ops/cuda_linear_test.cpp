@@ -193,6 +193,47 @@ TEST_P(CudaLinearRowsTest, RowsDoNotDependOnTheirNumberAndPlace) {
   check_linear_exactness(weight, bias, product, std::min<int64_t>(c.max_rows, 2048), cuda());
 }
 
+class CudaLinearSplitTest : public CudaTest<::testing::TestWithParam<DType>> {
+ protected:
+  void SetUp() override {
+    CudaTest::SetUp();
+    if (!IsSkipped()) start_matrix_library();
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(DTypes, CudaLinearSplitTest, ::testing::ValuesIn(kActivationDTypes),
+                         dtype_case_name);
+
+// Fast mode and the negative control on a product that the library likes to split (the down
+// projection of Qwen2.5-0.5B): close to exact mode; forced, with other bits, which the probe of
+// exact mode notices.
+TEST_P(CudaLinearSplitTest, SplitSumsAreCloseAndNoticed) {
+  const Tensor weight = to_cuda(random(GetParam(), {896, 4864}));
+  const Tensor bias = to_cuda(random(GetParam(), {896}));
+  const Tensor x = to_cuda(random(GetParam(), {64, 4864}));
+  const auto run = [&](SplitK split_k) {
+    cuda().numerics.split_k = split_k;
+    const Tensor out = cuda_make(DType::kFloat32, {64, 896});
+    linear_forward(out, x, weight, bias, cuda());
+    return to_host(out);
+  };
+  const Tensor exact = run(SplitK::kNever);
+  expect_close(run(SplitK::kAllowed), values_of(exact), kTensorCoreProduct, "allowed");
+  const Tensor forced = run(SplitK::kForced);
+  expect_close(forced, values_of(exact), kTensorCoreProduct, "forced");
+  EXPECT_NE(0, std::memcmp(forced.raw(), exact.raw(), exact.size_bytes()));
+  expect_same_bits(run(SplitK::kForced), forced, "again");
+  expect_same_bits(run(SplitK::kNever), exact, "exact again");
+  check_linear_exactness(weight, bias, GetParam(), 2048, cuda());
+  cuda().numerics.split_k = SplitK::kForced;
+  try {
+    check_linear_exactness(weight, bias, DType::kFloat32, 2048, cuda());
+    FAIL() << "not noticed";
+  } catch (const CudaError& error) {
+    EXPECT_NE(std::string(error.what()).find("[896, 4864]"), std::string::npos) << error.what();
+  }
+}
+
 TEST(CudaLinearWithoutDevicesTest, MatrixLibraryIsNeeded) {
   OpTestTensors tensors;
   OpContext context{kTestCuda, Stream::none(), tensors.ctx().workspace};

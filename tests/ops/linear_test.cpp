@@ -144,6 +144,43 @@ TEST_P(LinearInvarianceTest, RowsDoNotDependOnTheirCompany) {
   }
 }
 
+// The negative control: up to kMaxSplitRows rows get two chains an element, others one.
+TEST_P(LinearInvarianceTest, ForcedSplitsMakeRowsDependOnTheirCompany) {
+  const Tensor x = random(GetParam(), {kMaxSplitRows + 1, 77});
+  const Tensor weight = random(GetParam(), {45, 77});
+  const Tensor bias = random(GetParam(), {45});
+  const auto columns = [&](const Tensor& from, int64_t begin, int64_t end) {
+    const Tensor part = make(GetParam(), {from.size(0), end - begin});
+    const size_t bytes = dtype_size_bytes(GetParam());
+    for (int64_t row = 0; row < from.size(0); ++row) {
+      std::memcpy(part.rows(row, 1).raw(),
+                  static_cast<const std::byte*>(from.rows(row, 1).raw()) +
+                      static_cast<size_t>(begin) * bytes,
+                  static_cast<size_t>(end - begin) * bytes);
+    }
+    return part;
+  };
+  const Tensor whole = make(DType::kFloat32, {kMaxSplitRows + 1, 45});
+  const Tensor first = make(DType::kFloat32, whole.shape());
+  const Tensor second = make(DType::kFloat32, whole.shape());
+  linear_forward(whole, x, weight, bias, ctx());
+  linear_forward(first, columns(x, 0, 38), columns(weight, 0, 38), Tensor(), ctx());
+  linear_forward(second, columns(x, 38, 77), columns(weight, 38, 77), Tensor(), ctx());
+  Values sums = values_of(first);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const float both = first.data<float>()[i] + second.data<float>()[i];
+    sums[i] = both + static_cast<float>(values_of(bias)[i % 45]);
+  }
+  const Tensor split = from(DType::kFloat32, whole.shape(), sums);
+  ctx().numerics.split_k = SplitK::kForced;
+  const Tensor out = make(DType::kFloat32, whole.shape());
+  linear_forward(out, x, weight, bias, ctx());
+  expect_same_bits(out, whole, "more rows");
+  linear_forward(out.rows(0, kMaxSplitRows), x.rows(0, kMaxSplitRows), weight, bias, ctx());
+  expect_same_bits(out.rows(0, kMaxSplitRows), split.rows(0, kMaxSplitRows), "few rows");
+  EXPECT_NE(0, std::memcmp(split.raw(), whole.raw(), whole.size_bytes()));
+}
+
 TEST_P(LinearInvarianceTest, OutFeaturesDoNotDependOnTheirCompany) {
   const Tensor x = random(GetParam(), {9, 77});
   const Tensor weight = random(GetParam(), {70, 77});

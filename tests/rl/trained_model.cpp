@@ -49,7 +49,7 @@ class RecordingObserver : public rl::RunObserver {
  public:
   explicit RecordingObserver(RecordedRun& run) : run_(run) {}
 
-  void on_message(const std::string&) override {}
+  void on_message(const std::string& line) override { run_.messages.push_back(line); }
   void on_warning(const std::string& line) override { run_.warnings.push_back(line); }
   void on_progress(const std::string&, int64_t, int64_t) override {}
   void on_step(int64_t step, const rl::MetricSet& metrics) override {

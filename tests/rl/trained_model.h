@@ -31,6 +31,7 @@ struct RecordedRun {
   rl::MemoryPlan plan;
   rl::MeasuredMemory memory;            // at the end
   std::map<std::string, double> setup;  // of step 0
+  std::vector<std::string> messages;
   std::vector<std::string> warnings;
   ExitCode exit_code = ExitCode::kOther;
   std::string early_stop;       // of the outcome
