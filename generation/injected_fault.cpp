@@ -32,6 +32,7 @@ constexpr std::array kFaults{
 
 std::vector<std::string> injected_fault_names() {
   std::vector<std::string> names;
+  names.reserve(kFaults.size());
   for (const FaultText& fault : kFaults) names.emplace_back(fault.name);
   return names;
 }
