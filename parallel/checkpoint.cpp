@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <tuple>
@@ -95,11 +96,13 @@ class WritingOrder {
     }
     return end;
   }
-  // What `rank` receives from others in a window, to write it.
-  int64_t received_bytes(const std::vector<Run>& runs, size_t begin, size_t end, int rank) const {
-    int64_t bytes = 0;
+  // What writers receive from others in a window, by rank.
+  std::map<int, int64_t> received_bytes(const std::vector<Run>& runs, size_t begin,
+                                        size_t end) const {
+    std::map<int, int64_t> bytes;
     for (size_t i = begin; i < end; ++i) {
-      if (writer_of(runs[i]) == rank && runs[i].rank != rank) bytes += bytes_of(runs[i]);
+      const int writer = writer_of(runs[i]);
+      if (runs[i].rank != writer) bytes[writer] += bytes_of(runs[i]);
     }
     return bytes;
   }
@@ -159,7 +162,7 @@ class CheckpointWriter {
     // One buffer for all that arrives, in the order of the runs.
     const Buffer buffer = allocator_.allocate(
         "checkpoint/buckets",
-        static_cast<size_t>(order_.received_bytes(runs, begin, end, world_.rank())));
+        static_cast<size_t>(order_.received_bytes(runs, begin, end)[world_.rank()]));
     std::byte* next = static_cast<std::byte*>(buffer.data());
     std::vector<Tensor> to_write(end - begin);
     for (size_t i = begin; i < end; ++i) {
@@ -272,22 +275,28 @@ void save_checkpoint(const std::filesystem::path& folder, const CheckpointConten
   world.barrier();
 }
 
-size_t checkpoint_bucket_bytes(std::span<const CheckpointContent> contents, int rank,
-                               int64_t bucket_bytes) {
+std::vector<size_t> checkpoint_bucket_bytes(
+    int world_size, const std::function<CheckpointContent(int rank)>& content_of,
+    int64_t bucket_bytes) {
   std::vector<Run> runs;
-  for (size_t holder = 0; holder < contents.size(); ++holder) {
-    const std::vector<Run> own = own_runs(contents[holder], static_cast<int>(holder), bucket_bytes);
+  CheckpointContent content;
+  for (int holder = 0; holder < world_size; ++holder) {
+    content = content_of(holder);
+    const std::vector<Run> own = own_runs(content, holder, bucket_bytes);
     runs.insert(runs.end(), own.begin(), own.end());
   }
   sort_in_file_order(runs);
-  const WritingOrder order(contents.front(), static_cast<int>(contents.size()));
-  int64_t most = 0;
+  const WritingOrder order(content, world_size);
+  std::vector<size_t> most(static_cast<size_t>(world_size), 0);
   for (size_t begin = 0; begin < runs.size();) {
     const size_t end = order.window_end(runs, begin, bucket_bytes);
-    most = std::max(most, order.received_bytes(runs, begin, end, rank));
+    for (const auto& [rank, bytes] : order.received_bytes(runs, begin, end)) {
+      size_t& own = most[static_cast<size_t>(rank)];
+      own = std::max(own, static_cast<size_t>(bytes));
+    }
     begin = end;
   }
-  return static_cast<size_t>(most);
+  return most;
 }
 
 }  // namespace grpo::parallel

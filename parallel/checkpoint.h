@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -64,9 +65,11 @@ void save_checkpoint(const std::filesystem::path& folder, const CheckpointConten
                      const CheckpointManifest& manifest, Communicator& world, Allocator& allocator,
                      int64_t bucket_bytes = kCheckpointBucketBytes);
 
-// Staging of `rank` in save_checkpoint, from every rank's content (whose values are not read).
-size_t checkpoint_bucket_bytes(std::span<const CheckpointContent> contents, int rank,
-                               int64_t bucket_bytes = kCheckpointBucketBytes);
+// Staging of every rank in save_checkpoint. `content_of` is called with each rank in turn; the
+// values are not read.
+std::vector<size_t> checkpoint_bucket_bytes(
+    int world_size, const std::function<CheckpointContent(int rank)>& content_of,
+    int64_t bucket_bytes = kCheckpointBucketBytes);
 
 // What the content has no place for.
 enum class Surplus { kRefuse, kIgnore };

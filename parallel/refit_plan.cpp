@@ -80,7 +80,7 @@ LogicalRectangle rectangle_of(const Region& r) {
 // hold it.
 struct TensorPlacement {
   LogicalTensor tensor;
-  std::map<LogicalRectangle, std::vector<Placed>> rectangles;
+  std::map<LogicalRectangle, std::vector<Placed>> rectangles;  // ascending in ranks
 };
 
 std::map<std::string, TensorPlacement> place_tensors(const RefitSide& side) {
@@ -178,9 +178,10 @@ class RefitPlan::Builder {
   // The destination itself when it holds the rows. Otherwise each replica (dp is the slowest axis,
   // so a run of ranks) serves its own run.
   const Placed& choose(const std::vector<Placed>& candidates, int destination_rank) const {
-    for (const Placed& candidate : candidates) {
-      if (candidate.rank == destination_rank) return candidate;
-    }
+    const auto own =
+        std::lower_bound(candidates.begin(), candidates.end(), destination_rank,
+                         [](const Placed& candidate, int rank) { return candidate.rank < rank; });
+    if (own != candidates.end() && own->rank == destination_rank) return *own;
     return candidates[static_cast<size_t>(destination_rank) * candidates.size() / world_size_];
   }
 
@@ -285,6 +286,23 @@ class RefitPlan::Builder {
 RefitPlan::RefitPlan(const RefitSide& source, const RefitSide& destination,
                      const RefitPlanOptions& options) {
   Builder(*this, source, destination, options).build();
+}
+
+std::vector<int64_t> RefitPlan::most_staged_bytes() const {
+  const auto wire_bytes = static_cast<int64_t>(dtype_size_bytes(wire_dtype_));
+  std::vector<int64_t> most(static_cast<size_t>(world_size()), 0);
+  for (size_t window = 0; window + 1 < window_offsets_.size(); ++window) {
+    std::vector<int64_t> staged(most.size(), 0);
+    for (size_t i = window_offsets_[window]; i < window_offsets_[window + 1]; ++i) {
+      const TransferTask& task = tasks_[i];
+      if (task.source_rank == task.destination_rank) continue;
+      staged[static_cast<size_t>(task.source_rank)] += task.num_elements() * wire_bytes;
+      staged[static_cast<size_t>(task.destination_rank)] += task.num_elements() * wire_bytes;
+    }
+    for (size_t rank = 0; rank < most.size(); ++rank)
+      most[rank] = std::max(most[rank], staged[rank]);
+  }
+  return most;
 }
 
 }  // namespace grpo::parallel

@@ -90,6 +90,8 @@ class RefitPlan {
   DType destination_dtype() const { return destination_dtype_; }
   DType wire_dtype() const { return wire_dtype_; }  // the narrower of the two
   int world_size() const { return static_cast<int>(source_fingerprint_.size()); }
+  // The most bytes of messages that each rank stages in one window, sends and receives together.
+  std::vector<int64_t> most_staged_bytes() const;
 
  private:
   class Builder;

@@ -1,6 +1,7 @@
 #include "rl/generation_model.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "generation/fault_injection.h"
 #include "rl/model_source.h"
@@ -22,21 +23,22 @@ generation::EngineOptions engine_options(const RunConfig& config, int world_size
           .fault = config.numerics.fault()};
 }
 
-parallel::RefitPlan make_refit_plan(const RunConfig& config,
-                                    const std::vector<ParameterSpec>& specs, DType policy_dtype,
-                                    DType dtype) {
-  const parallel::Mesh mesh = mesh_of(config);
-  return parallel::RefitPlan(
-      {.specs = specs,
-       .coordinates = parallel::training_coordinates(mesh, config.parallel.gtp_alignment),
-       .dtype = policy_dtype},
-      {.specs = specs,
-       .coordinates = parallel::whole_model_coordinates(mesh.world_size()),
-       .dtype = dtype},
-      {});
-}
-
 }  // namespace
+
+std::shared_ptr<const parallel::RefitPlan> make_refit_plan(const RunConfig& config,
+                                                           const std::vector<ParameterSpec>& specs,
+                                                           DType policy_dtype) {
+  const parallel::Mesh mesh = mesh_of(config);
+  return std::make_shared<const parallel::RefitPlan>(
+      parallel::RefitSide{
+          .specs = specs,
+          .coordinates = parallel::training_coordinates(mesh, config.parallel.gtp_alignment),
+          .dtype = policy_dtype},
+      parallel::RefitSide{.specs = specs,
+                          .coordinates = parallel::whole_model_coordinates(mesh.world_size()),
+                          .dtype = generation_dtype(config, policy_dtype)},
+      parallel::RefitPlanOptions{});
+}
 
 parallel::Mesh mesh_of(const RunConfig& config) {
   return parallel::Mesh(static_cast<int>(config.parallel.tensor),
@@ -50,17 +52,17 @@ model::TransformerOptions transformer_options(const PolicyConfig& policy) {
 }
 
 GenerationModel::GenerationModel(const RunConfig& config, const model::ModelConfig& model,
-                                 const model::TransformerParameters& parameters, DType policy_dtype,
+                                 const model::TransformerParameters& parameters,
+                                 std::shared_ptr<const parallel::RefitPlan> refit_plan,
                                  parallel::World& world, Allocator& allocator)
     : store_("generation", parameters.specs, parallel::make_generation_groups(world),
-             generation_dtype(config, policy_dtype), parallel::Gradients::kNone, allocator),
+             refit_plan->destination_dtype(), parallel::Gradients::kNone, allocator),
       transformer_(model, parameters, store_, transformer_options(config.policy), allocator),
       engine_(transformer_, engine_options(config, world.size()), allocator),
-      refit_plan_(make_refit_plan(config, parameters.specs, policy_dtype, store_.dtype())),
+      refit_plan_(std::move(refit_plan)),
       fault_(config.numerics.fault()),
       flipped_(parameters.layers.back().down_weight) {
   store_.poison_weights();
-  parallel::connect_for_refit(store_, store_.groups().world.communicator());
   if (fault_ == generation::InjectedFault::kBfloat16Rope) {
     generation::round_to_bfloat16(transformer_.rope_table());
   }
@@ -68,7 +70,7 @@ GenerationModel::GenerationModel(const RunConfig& config, const model::ModelConf
 
 parallel::RefitReport GenerationModel::refit(parallel::ShardedParameterStore& policy_store) {
   const parallel::RefitReport report =
-      parallel::refit(refit_plan_, policy_store, store_, store_.groups().world.communicator());
+      parallel::refit(*refit_plan_, policy_store, store_, store_.groups().world.communicator());
   CHECK(report.fingerprint_ok(),
         "refit: the generation model's weights differ from the policy's (fingerprint {:016x}, "
         "{:016x})",

@@ -2,6 +2,8 @@
 // shards.
 #pragma once
 
+#include <memory>
+
 #include "generation/engine.h"
 #include "model/transformer.h"
 #include "parallel/refit.h"
@@ -11,14 +13,20 @@
 
 namespace grpo::rl {
 
+// How the policy's weights reach the generation models of all ranks. Throws ConfigError for a
+// precision of generation that exact mode does not allow.
+std::shared_ptr<const parallel::RefitPlan> make_refit_plan(const RunConfig& config,
+                                                           const std::vector<ParameterSpec>& specs,
+                                                           DType policy_dtype);
+
 // Owned by PolicyModels; one thread. Its process groups are its own, with gtp_remat off.
 class GenerationModel {
  public:
-  // The weights are NaN until the first refit. Throws ConfigError for a precision that exact mode
-  // does not allow.
+  // The weights are NaN until the first refit.
   GenerationModel(const RunConfig& config, const model::ModelConfig& model,
-                  const model::TransformerParameters& parameters, DType policy_dtype,
-                  parallel::World& world, Allocator& allocator);
+                  const model::TransformerParameters& parameters,
+                  std::shared_ptr<const parallel::RefitPlan> refit_plan, parallel::World& world,
+                  Allocator& allocator);
 
   // Collective over the world. Throws InternalError when the fingerprints differ.
   parallel::RefitReport refit(parallel::ShardedParameterStore& policy_store);
@@ -30,7 +38,7 @@ class GenerationModel {
   parallel::ShardedParameterStore store_;
   model::Transformer transformer_;
   generation::Engine engine_;
-  parallel::RefitPlan refit_plan_;
+  std::shared_ptr<const parallel::RefitPlan> refit_plan_;
   generation::InjectedFault fault_;
   ParameterId flipped_;  // the fault kFlippedRow's matrix
 };

@@ -1,14 +1,15 @@
 #include "rl/memory_plan.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <utility>
 
-#include "parallel/checkpoint.h"
 #include "parallel/rehearsal_world.h"
 #include "rl/exactness_probe.h"
 #include "rl/optimizer.h"
 #include "rl/policy_models.h"
-#include "rl/work_division.h"
+#include "rl/rank_needs.h"
 
 namespace grpo::rl {
 
@@ -57,6 +58,15 @@ DataLengths unknown_data(const RunConfig& config) {
   return data;
 }
 
+// Of one batch; 0 where nothing is drawn for validation.
+int64_t num_validation_prompts(const RunConfig& config, const DataLengths& data) {
+  if (config.is_sft() || !data.validation) return 0;
+  const GrpoConfig& grpo = config.grpo;
+  const int64_t most = data.validation->most_examples;
+  return std::min(grpo.max_val_samples == 0 ? most : std::min(most, grpo.max_val_samples),
+                  grpo.val_batch_size);
+}
+
 // The fullest micro-batch that a rank can meet: `num_sequences` dealt over `num_ranks`. Sequences
 // of the longest kind and a rest fill the token limit; the predicted tokens are as many as any mix
 // of prompts allows.
@@ -99,7 +109,8 @@ class RehearsedLoss final : public model::TokenLoss {
 class Rehearsal {
  public:
   Rehearsal(const RunConfig& config, const model::ModelConfig& model, const DataLengths& data,
-            Device device, int rank, size_t workspace_bytes)
+            Device device, std::shared_ptr<const parallel::RefitPlan> refit_plan, int rank,
+            size_t workspace_bytes)
       : config_(config),
         data_(data),
         lengths_(data.train),
@@ -110,8 +121,9 @@ class Rehearsal {
         attachment_(world_->attach_device(allocator_)),
         workspace_(allocator_) {
     workspace_.reserve(workspace_bytes);
-    models_ = std::make_unique<PolicyModels>(
-        config, ModelSource{.config = model, .weights = nullptr}, *world_, allocator_);
+    models_ =
+        std::make_unique<PolicyModels>(config, ModelSource{.config = model, .weights = nullptr},
+                                       *world_, allocator_, std::move(refit_plan));
   }
 
   // `checkpoint_bytes`: this rank's staging of a checkpoint.
@@ -135,14 +147,6 @@ class Rehearsal {
       if (models_->generates()) models_->refit();
       const Buffer staging = allocator_.allocate("checkpoint/buckets", checkpoint_bytes);
     }
-  }
-
-  parallel::CheckpointContent checkpoint_content() const {
-    parallel::CheckpointContent content;
-    models_->add_to(content);
-    parallel::add_owned_state(content, models_->policy_store(), optimizer_->state_arrays());
-    parallel::sort_content(content);
-    return content;
   }
 
   RankMemoryPlan plan() const {
@@ -208,11 +212,8 @@ class Rehearsal {
       return;
     }
     models_->refit();
-    const GrpoConfig& grpo = config_.grpo;
-    const int64_t prompts = std::min(
-        grpo.max_val_samples == 0 ? most_examples : std::min(most_examples, grpo.max_val_samples),
-        grpo.val_batch_size);
-    generate(prompts, grpo.val_num_generations_per_prompt, lengths);
+    generate(num_validation_prompts(config_, data_), config_.grpo.val_num_generations_per_prompt,
+             lengths);
   }
 
   void warm_start() {
@@ -237,25 +238,22 @@ class Rehearsal {
 
   // This rank's share of the (prompt, sample) list.
   void generate(int64_t num_prompts, int64_t num_samples, const DatasetLengths& lengths) {
-    const auto [begin, end] =
-        contiguous_share(num_prompts * num_samples, world_->size(), world_->rank());
-    const int64_t first_prompt = begin / num_samples;
-    const int64_t end_prompt = (end + num_samples - 1) / num_samples;
-    models_->engine().rehearse(
-        {.num_prompts = begin == end ? 0 : end_prompt - first_prompt,
-         .num_samples = end - begin,
-         .first_num_samples = std::min(end, (first_prompt + 1) * num_samples) - begin,
-         .samples_per_prompt = num_samples,
-         .shortest_prompt = lengths.shortest_prompt,
-         .longest_prompt = lengths.longest_prompt},
-        {.filter = filter(),
-         .greedy = false,
-         .max_new_tokens = config_.policy.generation.max_new_tokens,
-         .stop_token_ids = {},
-         .ignore_stop = true,
-         .seed = 0,
-         .split = generation::DrawSplit::kTrain},
-        ctx_);
+    const EngineShare share =
+        engine_share(num_prompts, num_samples, world_->size(), world_->rank());
+    models_->engine().rehearse({.num_prompts = share.num_prompts,
+                                .num_samples = share.num_samples,
+                                .first_num_samples = share.first_num_samples,
+                                .samples_per_prompt = num_samples,
+                                .shortest_prompt = lengths.shortest_prompt,
+                                .longest_prompt = lengths.longest_prompt},
+                               {.filter = filter(),
+                                .greedy = false,
+                                .max_new_tokens = config_.policy.generation.max_new_tokens,
+                                .stop_token_ids = {},
+                                .ignore_stop = true,
+                                .seed = 0,
+                                .split = generation::DrawSplit::kTrain},
+                               ctx_);
   }
 
   void score() {
@@ -340,24 +338,32 @@ int MemoryPlan::fullest_rank() const {
 MemoryPlan plan_memory(const RunConfig& config, const model::ModelConfig& model,
                        const std::optional<DataLengths>& lengths, Device device) {
   const DataLengths bounds = lengths.value_or(unknown_data(config));
-  const auto world_size =
-      static_cast<int>(config.parallel.tensor * config.parallel.gtp_remat * config.parallel.data);
-  // A first rehearsal finds what the workspace must hold and what all ranks put into a checkpoint;
-  // a second one starts with it, as the run does. One rank at a time, so that addresses suffice.
-  std::vector<size_t> workspace_bytes;
-  std::vector<parallel::CheckpointContent> contents;
-  for (int rank = 0; rank < world_size; ++rank) {
-    Rehearsal rehearsal(config, model, bounds, device, rank, 0);
-    rehearsal.run(0);
-    workspace_bytes.push_back(rehearsal.plan().workspace_bytes);
-    contents.push_back(rehearsal.checkpoint_content());
+  std::shared_ptr<const parallel::RefitPlan> refit_plan;
+  if (!config.is_sft()) {
+    const ModelSource source{.config = model, .weights = nullptr};
+    refit_plan = make_refit_plan(
+        config,
+        model::make_transformer_parameters(model, static_cast<float>(config.policy.init_std)).specs,
+        compute_dtype(config.policy.precision, source));
   }
+  const std::vector<RankNeeds> needs =
+      needs_of_ranks(config, model, refit_plan.get(), num_validation_prompts(config, bounds));
   MemoryPlan plan{.device = device, .ranks = {}};
-  for (int rank = 0; rank < world_size; ++rank) {
-    Rehearsal rehearsal(config, model, bounds, device, rank,
-                        workspace_bytes[static_cast<size_t>(rank)]);
-    rehearsal.run(parallel::checkpoint_bucket_bytes(contents, rank));
-    plan.ranks.push_back(rehearsal.plan());
+  std::map<RankNeeds, RankMemoryPlan> rehearsed;
+  for (const RankNeeds& own : needs) {
+    const auto [known, is_new] = rehearsed.try_emplace(own);
+    if (is_new) {
+      // A first rehearsal finds what the workspace must hold; a second one starts with it, as the
+      // run does. One at a time, so that addresses suffice.
+      const auto rank = static_cast<int>(plan.ranks.size());
+      const auto rehearse = [&](size_t workspace_bytes) {
+        Rehearsal rehearsal(config, model, bounds, device, refit_plan, rank, workspace_bytes);
+        rehearsal.run(own.checkpoint_bytes);
+        return rehearsal.plan();
+      };
+      known->second = rehearse(rehearse(0).workspace_bytes);
+    }
+    plan.ranks.push_back(known->second);
   }
   return plan;
 }

@@ -1,11 +1,14 @@
 #include "rl/policy_models.h"
 
+#include <utility>
+
 #include "parallel/weights_io.h"
 
 namespace grpo::rl {
 
 PolicyModels::PolicyModels(const RunConfig& config, const ModelSource& source,
-                           parallel::World& world, Allocator& allocator)
+                           parallel::World& world, Allocator& allocator,
+                           std::shared_ptr<const parallel::RefitPlan> refit_plan)
     : parameters_(model::make_transformer_parameters(source.config,
                                                      static_cast<float>(config.policy.init_std))),
       policy_store_(
@@ -25,8 +28,11 @@ PolicyModels::PolicyModels(const RunConfig& config, const ModelSource& source,
     parallel::initialize_random(policy_store_, static_cast<uint64_t>(config.seed()));
   }
   if (config.is_sft()) return;
+  if (refit_plan == nullptr) {
+    refit_plan = make_refit_plan(config, parameters_.specs, policy_store_.dtype());
+  }
   generation_ = std::make_unique<GenerationModel>(config, source.config, parameters_,
-                                                  policy_store_.dtype(), world, allocator);
+                                                  std::move(refit_plan), world, allocator);
 }
 
 void PolicyModels::take_reference() {

@@ -18,9 +18,11 @@ namespace grpo::rl {
 // Owned by the trainer; one thread.
 class PolicyModels {
  public:
-  // Loads or initialises the policy. Supervised fine-tuning has no generation model.
+  // Loads or initialises the policy. Supervised fine-tuning has no generation model. The refit
+  // plan, which all ranks of a run share, is made when it is not given.
   PolicyModels(const RunConfig& config, const ModelSource& source, parallel::World& world,
-               Allocator& allocator);
+               Allocator& allocator,
+               std::shared_ptr<const parallel::RefitPlan> refit_plan = nullptr);
 
   // What a checkpoint holds of the models: the policy's weights, and the reference's once there is
   // one.

@@ -15,6 +15,7 @@ void fill_rope_table(const Tensor& table, double theta) {
         "fill_rope_table: table is {} {}, wanted float32 [max_positions, even head dim]",
         dtype_name(table.dtype()), table.shape().to_string());
   CHECK(theta > 0.0, "fill_rope_table: theta is {}, wanted above 0", theta);
+  if (table.device().is_rehearsal) return;  // nobody reads it, and it may be long
   const int64_t head_dim = table.size(1);
   const int64_t half = head_dim / 2;
   // Computed on the host for every device, so that all of them turn by the same angles.

@@ -5,8 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
+#include <limits>
 
 #include "model/core/errors.h"
 #include "rl/memory_report.h"
@@ -136,6 +138,15 @@ const PlanCase kCases[] = {
        config.policy.max_total_sequence_length = tokens - kDrawn + 3;  // an answer of two digits
        config.checkpointing.enabled = true;
      }},
+    // A rank's two sequences are of one prompt or of two.
+    {"odd_gtp3_dp2_prompts_straddle_ranks",
+     [](RunConfig& config, int64_t) {
+       make_odd(config);
+       config.parallel.gtp_remat = 3;
+       config.parallel.data = 2;
+       config.loss_fn.reference_policy_kl_penalty = 0.1;
+       config.checkpointing.enabled = true;
+     }},
     {"sequence_loss_sgd_one_step",
      [](RunConfig& config, int64_t) {
        config.loss_fn.sequence_level_importance_ratios = true;
@@ -222,6 +233,47 @@ TEST(MemoryPlan, NeedsNoMemory) {
   model.num_layers = 600;
   const MemoryPlan plan = plan_memory(config, model, std::nullopt, Device::cpu());
   EXPECT_GT(plan.ranks[0].peak_bytes(), size_t{50} * 1024 * kMiB);
+}
+
+// Ranks that need the same are rehearsed once.
+TEST(MemoryPlan, ThousandsOfRanksTakeNoTime) {
+  RunConfig config = base_config("/nowhere");
+  config.parallel.gtp_remat = 512;
+  config.parallel.data = 4;
+  config.grpo.num_prompts_per_step = 1024;
+  config.grpo.num_generations_per_prompt = 4;
+  config.checkpointing.enabled = true;
+  resolve(config, 2048);
+  const model::ModelConfig model{.hidden_size = 32,
+                                 .num_layers = 2,
+                                 .num_heads = 4,
+                                 .num_kv_heads = 2,
+                                 .head_dim = 8,
+                                 .intermediate_size = 64,
+                                 .vocab_size = 64,
+                                 .max_position_embeddings = 64,
+                                 .rms_norm_eps = 1e-6,
+                                 .rope_theta = 10000.0,
+                                 .tie_word_embeddings = true,
+                                 .dtype = DType::kFloat32,
+                                 .eos_token_ids = {}};
+  const MemoryPlan plan = plan_memory(config, model, std::nullopt, Device::cpu());
+  ASSERT_EQ(plan.ranks.size(), 2048u);
+  size_t master_bytes = 0;
+  size_t least = std::numeric_limits<size_t>::max();
+  size_t most = 0;
+  for (const RankMemoryPlan& rank : plan.ranks) {
+    const size_t bytes = rank.find("policy_training")->peak.by_owner.at("optimizer/master");
+    master_bytes += bytes;
+    least = std::min(least, bytes);
+    most = std::max(most, bytes);
+  }
+  // Matrices once; norms and biases once a GTP rank, of which most hold nothing else.
+  constexpr size_t kMatrices = 64 * 32 + 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32);
+  constexpr size_t kVectors = 2 * (2 * 32 + 32 + 16 + 16) + 32;
+  EXPECT_EQ(master_bytes, 4 * (kMatrices + 512 * kVectors));
+  EXPECT_EQ(least, 4 * kVectors / 4);
+  EXPECT_GT(most, least);
 }
 
 TEST(MemoryReport, TableNamesOwnersPhasesAndTheFullestRank) {
