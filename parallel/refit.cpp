@@ -193,6 +193,19 @@ uint64_t summed(uint64_t value, Communicator& group) {
 
 }  // namespace
 
+void connect_for_refit(ShardedParameterStore& destination, Communicator& world) {
+  if (world.size() == 1) return;
+  const OwnedTensor greetings(destination.allocator(), "refit/greetings", destination.dtype(),
+                              {2 * int64_t{world.size()}});
+  std::vector<PeerMessage> sends, receives;
+  for (int peer = 0; peer < world.size(); ++peer) {
+    if (peer == world.rank()) continue;
+    sends.push_back({peer, greetings.view().rows(2 * peer, 1)});
+    receives.push_back({peer, greetings.view().rows(2 * peer + 1, 1)});
+  }
+  world.exchange(sends, receives, Stream::none());
+}
+
 RefitReport refit(const RefitPlan& plan, const ShardedParameterStore& source,
                   ShardedParameterStore& destination, Communicator& world) {
   const auto start = std::chrono::steady_clock::now();

@@ -21,6 +21,10 @@ struct RefitReport {
   bool fingerprint_ok() const { return source_fingerprint == destination_fingerprint; }
 };
 
+// Sends one element from every rank to every other on the destination's device: connections that a
+// library makes at the first message are made now, not in the first refit. Collective over `world`.
+void connect_for_refit(ShardedParameterStore& destination, Communicator& world);
+
 // Collective over `world`, the group that both stores' ranks form. Values convert to the
 // destination's dtype. The destination's version grows, which makes caches stale. Throws
 // InternalError when the ranks' plans differ or a store is not the one planned for (dtype, shapes);

@@ -63,6 +63,7 @@ GenerationModel::GenerationModel(const RunConfig& config, const model::ModelConf
       fault_(config.numerics.fault()),
       flipped_(parameters.layers.back().down_weight) {
   store_.poison_weights();
+  parallel::connect_for_refit(store_, store_.groups().world.communicator());
   if (fault_ == generation::InjectedFault::kBfloat16Rope) {
     generation::round_to_bfloat16(transformer_.rope_table());
   }

@@ -7,9 +7,10 @@ namespace grpo::ops {
 
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kElementsPerThread = 8;
-constexpr int64_t kElementsPerBlock = int64_t{kThreads} * kElementsPerThread;
+constexpr int kThreads = 128;
+constexpr int kWidth = 8;  // elements a thread takes of a row
+constexpr int kRowsPerBlock = 8;
+constexpr int64_t kColumnsPerBlock = int64_t{kThreads} * kWidth;
 
 // A region whose first element is `data`.
 template <typename D>
@@ -58,46 +59,79 @@ __device__ inline void add_block_sum(unsigned long long* total, unsigned long lo
   if (value != 0) atomicAdd(total, value);
 }
 
-// Calls body(row, col) for this thread's elements of the block's part of a row.
-template <typename Body>
-__device__ inline void for_own_elements(int64_t num_cols, unsigned blocks_per_row,
-                                        const Body& body) {
-  const int64_t row = blockIdx.x / blocks_per_row;
-  const int64_t first = (blockIdx.x % blocks_per_row) * kElementsPerBlock + threadIdx.x;
-#pragma unroll
-  for (int i = 0; i < kElementsPerThread; ++i) {
-    const int64_t col = first + int64_t{i} * kThreads;
-    if (col < num_cols) body(row, col);
+// A matrix of rows is cut into blocks of kRowsPerBlock rows and kColumnsPerBlock columns.
+struct BlockGrid {
+  int64_t num_rows;
+  int64_t num_cols;
+  unsigned blocks_per_row;
+
+  explicit BlockGrid(const Region& region)
+      : num_rows(region.num_rows),
+        num_cols(region.num_cols),
+        blocks_per_row(static_cast<unsigned>(ceil_div(region.num_cols, kColumnsPerBlock))) {}
+  int64_t num_blocks() const { return ceil_div(num_rows, kRowsPerBlock) * blocks_per_row; }
+
+  // Calls body(row, first column, count) for this thread's groups.
+  template <typename Body>
+  __device__ void for_own_groups(const Body& body) const {
+    const int64_t begin = blockIdx.x / blocks_per_row * int64_t{kRowsPerBlock};
+    const int64_t first =
+        blockIdx.x % blocks_per_row * kColumnsPerBlock + static_cast<int64_t>(threadIdx.x) * kWidth;
+    if (first >= num_cols) return;
+    const int64_t left = num_cols - first;
+    const int count = left < kWidth ? static_cast<int>(left) : kWidth;
+#pragma unroll 4
+    for (int r = 0; r < kRowsPerBlock; ++r) {
+      if (begin + r < num_rows) body(begin + r, first, count);
+    }
   }
-}
+};
 
 template <typename To, typename From>
 __global__ void __launch_bounds__(kThreads)
-    copy_region_kernel(DeviceRegion<To> to, DeviceRegion<From> from, int64_t num_cols,
-                       unsigned blocks_per_row, unsigned long long* num_changed) {
-  unsigned long long count = 0;
-  for_own_elements(num_cols, blocks_per_row, [&](int64_t row, int64_t col) {
-    const To value = as<To>(from.data[row * from.stride + col]);
-    To& place = to.data[row * to.stride + col];
-    count += bits_of(place) != bits_of(value) ? 1 : 0;
-    place = value;
+    copy_region_kernel(DeviceRegion<To> to, DeviceRegion<From> from, BlockGrid grid, bool aligned,
+                       unsigned long long* num_changed) {
+  unsigned long long changed = 0;
+  grid.for_own_groups([&](int64_t row, int64_t first, int count) {
+    To* place = to.data + row * to.stride + first;
+    const auto source = load_packet<kWidth>(from.data + row * from.stride + first, count, aligned);
+    Packet<To, kWidth> value = load_packet<kWidth>(place, count, aligned);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const To before = value.elements[i];
+      value.elements[i] = as<To>(source.elements[i]);
+      changed += i < count && bits_of(before) != bits_of(value.elements[i]) ? 1 : 0;
+    }
+    store_packet<kWidth>(place, value, count, aligned);
   });
-  if (num_changed != nullptr) add_block_sum(num_changed, count);
+  if (num_changed != nullptr) add_block_sum(num_changed, changed);
 }
 
 template <typename As, typename From>
 __global__ void __launch_bounds__(kThreads)
     fingerprint_kernel(unsigned long long* total, DeviceRegion<From> from, LogicalPlace place,
-                       int64_t num_cols, unsigned blocks_per_row) {
+                       BlockGrid grid, bool aligned) {
+  constexpr uint64_t kColumnFactor = 0x9E3779B97F4A7C15ull;
   unsigned long long sum = 0;
-  for_own_elements(num_cols, blocks_per_row, [&](int64_t row, int64_t col) {
+  grid.for_own_groups([&](int64_t row, int64_t first, int count) {
+    const auto values = load_packet<kWidth>(from.data + row * from.stride + first, count, aligned);
     const uint64_t row_key =
         mix_bits_device(place.tensor_key + static_cast<uint64_t>(place.row + row));
-    const auto column = static_cast<uint64_t>(place.col + col);
-    const uint64_t bits = bits_of(as<As>(from.data[row * from.stride + col]));
-    sum += mix_bits_device(row_key ^ (column * 0x9E3779B97F4A7C15ull + bits));
+    uint64_t column_key = static_cast<uint64_t>(place.col + first) * kColumnFactor;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const uint64_t bits = bits_of(as<As>(values.elements[i]));
+      if (i < count) sum += mix_bits_device(row_key ^ (column_key + bits));
+      column_key += kColumnFactor;
+    }
   });
   add_block_sum(total, sum);
+}
+
+// Whether every group of every row can be accessed as a packet.
+template <typename D>
+bool has_aligned_groups(const DeviceRegion<D>& region) {
+  return is_aligned<kWidth>(region.data) && region.stride % kWidth == 0;
 }
 
 unsigned long long* counter(const Tensor& tensor) {
@@ -109,12 +143,14 @@ unsigned long long* counter(const Tensor& tensor) {
 void copy_region_cuda(const Region& destination, const Region& source, const Tensor& num_changed,
                       OpContext& ctx) {
   const char* op = "copy_region";
-  const int64_t blocks_per_row = ceil_div(source.num_cols, kElementsPerBlock);
+  if (source.num_rows == 0 || source.num_cols == 0) return;
+  const BlockGrid grid(source);
   dispatch_device_type(op, destination.matrix.dtype(), [&]<typename To>(To) {
     dispatch_device_type(op, source.matrix.dtype(), [&]<typename From>(From) {
-      launch(op, copy_region_kernel<To, From>, source.num_rows * blocks_per_row, kThreads, ctx,
-             device_region<To>(destination), device_region<From>(source), source.num_cols,
-             static_cast<unsigned>(blocks_per_row), counter(num_changed));
+      const auto to = device_region<To>(destination);
+      const auto from = device_region<From>(source);
+      launch(op, copy_region_kernel<To, From>, grid.num_blocks(), kThreads, ctx, to, from, grid,
+             has_aligned_groups(to) && has_aligned_groups(from), counter(num_changed));
     });
   });
 }
@@ -122,12 +158,13 @@ void copy_region_cuda(const Region& destination, const Region& source, const Ten
 void add_fingerprint_cuda(const Tensor& sum, const Region& region, const LogicalPlace& place,
                           DType dtype, OpContext& ctx) {
   const char* op = "add_fingerprint";
-  const int64_t blocks_per_row = ceil_div(region.num_cols, kElementsPerBlock);
+  if (region.num_rows == 0 || region.num_cols == 0) return;
+  const BlockGrid grid(region);
   dispatch_device_type(op, dtype, [&]<typename As>(As) {
     dispatch_device_type(op, region.matrix.dtype(), [&]<typename From>(From) {
-      launch(op, fingerprint_kernel<As, From>, region.num_rows * blocks_per_row, kThreads, ctx,
-             counter(sum), device_region<From>(region), place, region.num_cols,
-             static_cast<unsigned>(blocks_per_row));
+      const auto from = device_region<From>(region);
+      launch(op, fingerprint_kernel<As, From>, grid.num_blocks(), kThreads, ctx, counter(sum), from,
+             place, grid, has_aligned_groups(from));
     });
   });
 }

@@ -24,7 +24,8 @@ using grpo::testing::TestModel;
 class TrainedRank {
  public:
   TrainedRank(parallel::World& world, DType dtype)
-      : mesh(1, world.size(), 1),
+      : memory(world),
+        mesh(1, world.size(), 1),
         policy(memory, odd_config(), parallel::make_training_groups(world, mesh, 16), dtype),
         generation(memory, odd_config(), parallel::make_generation_groups(world), dtype),
         plan({.specs = policy.parameters.specs,

@@ -105,7 +105,7 @@ class RolloutTest : public ::testing::Test {
     for (const PromptExample& example : examples) plan.prompts.push_back(&example);
     std::vector<Received> received(static_cast<size_t>(num_ranks));
     run_ranks(num_ranks, [&](parallel::World& world) {
-      RankContext memory;
+      RankContext memory(world);
       TestModel model(memory, grpo::testing::odd_config(), parallel::make_generation_groups(world),
                       size.dtype);
       grpo::testing::fill_lively(model.store, 3);
@@ -251,7 +251,7 @@ TEST_F(RolloutTest, DrawIndicesCountPrompts) {
                            .first_draw_index = first_draw_index,
                            .num_samples = 4};
     run_ranks(1, [&](parallel::World& world) {
-      RankContext memory;
+      RankContext memory(world);
       TestModel model(memory, grpo::testing::odd_config(), parallel::make_generation_groups(world));
       grpo::testing::fill_lively(model.store, 3);
       generation::Engine engine(model.transformer,
