@@ -1,10 +1,9 @@
-// bfloat16 attention on tensor cores. A block takes kWarps * 16 rows (head of the group within
-// position) of one sequence and key/value head, each warp 16 of them, and walks tiles of 64 keys
-// from the sequence's start. What a row gets depends on its own query and the keys up to its own
-// position alone: a product's element is its row's and column's, reductions run over the four lanes
-// that share a row, and a tile that a row sees nothing of leaves its state as it was (factor 1,
-// weights 0 of values that are finite or zeros), so that it does not matter which rows come
-// together.
+// bfloat16 attention on tensor cores. A block takes rows (head of the group within position) of one
+// sequence and key/value head, each warp 16 kM of them, and walks tiles of 64 keys from the
+// sequence's start. What a row gets depends on its own query and the keys up to its own position
+// alone: a product's element is its row's and column's, reductions run over the four lanes that
+// share a row, and a tile that a row sees nothing of leaves its state as it was (factor 1, weights
+// 0 of values that are finite or zeros), so that it does not matter which rows come together.
 #include "model/ops/attention_cuda.h"
 #include "model/ops/attention_plain_cuda.h"
 #include "model/ops/attention_tile_cuda.cuh"
@@ -26,13 +25,13 @@ struct ForwardOperands {
   bool tiles_follow;  // see TileSlots
 };
 
-// A lane's two rows, g and g + 8 of its warp.
+// A lane's two rows, g and g + 8, of 16 of its warp.
 struct RunningSoftmax {
   float max[2];  // of the raw scores
   float sum[2];  // of this lane's columns
 };
 
-// Takes a tile's raw scores into the running softmax; they become weights.
+// Takes a tile's raw scores of 16 rows into the running softmax; they become weights.
 template <int kDim>
 __device__ inline void advance(RunningSoftmax& state, float (&outs)[kDim / 8][4],
                                float (&scores)[kTileKeys / 8][4], float scale_log2) {
@@ -69,24 +68,65 @@ __device__ inline void advance(RunningSoftmax& state, float (&outs)[kDim / 8][4]
 // Keys behind a row's position do not exist for it.
 __device__ inline void mask_scores(float (&scores)[kTileKeys / 8][4], int first_key,
                                    const int (&positions)[2]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int n = 0; n < kTileKeys / 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int key = first_key + 8 * n + lane % kRowThreads * 2 + i % 2;
+      const int key = first_key + 8 * n + lane_index() % kRowThreads * 2 + i % 2;
       if (key > positions[i / 2]) scores[n][i] = -INFINITY;
     }
   }
 }
 
-// Walks kStep keys at a time: a whole tile, or the first kStep places of one.
-template <int kDim, int kWarps, int kStep>
-__global__ void __launch_bounds__(kWarps * 32, kWarps == 1 ? 1 : 256 / kDim)
-    attention_forward_kernel(ForwardOperands operands) {
+// The tiles of keys and values of one block on their way through shared memory, two at a time: each
+// of kStep keys, the rest of its places zeros.
+template <int kThreads, int kDim, int kStep>
+struct KeyTiles {
   static_assert(kTileKeys % kStep == 0, "so that pages of whole tiles hold whole steps");
-  extern __shared__ __align__(128) unsigned char shared[];
+  Tile<kDim> first;
+  const ForwardOperands& operands;
+  const DeviceSequence& sequence;
+  int head;
+  int num_keys;
+
+  __device__ Tile<kDim> keys(int tile) const { return at(tile % 2 * 2); }
+  __device__ Tile<kDim> values(int tile) const { return at(tile % 2 * 2 + 1); }
+
+  // Begins to copy a tile.
+  __device__ void begin(int tile) const {
+    const AttentionView& view = operands.view;
+    const int first_key = tile * kStep;
+    const int count = kStep == kTileKeys ? num_keys - first_key : min(num_keys - first_key, kStep);
+    const int64_t row_size = int64_t{view.kv_heads} * kDim;
+    const auto copy = [&](const auto& slot) {
+      copy_row_pairs<kThreads, kTileKeys, kDim>(
+          keys(tile), operands.keys, values(tile), operands.values, count,
+          [&](int row) { return slot(row) * row_size + head * kDim; });
+    };
+    if (operands.tiles_follow) {
+      const int64_t start =
+          view.max_pages == 1 ? int64_t{sequence.pages[0]} + first_key : sequence.slot(first_key);
+      copy([start](int row) { return start + row; });
+    } else {
+      const TileSlots slots(sequence, first_key, num_keys);
+      copy([&slots](int row) { return slots.slot(row); });
+    }
+    commit_copies();
+  }
+
+ private:
+  __device__ Tile<kDim> at(int index) const {
+    return {first.address + static_cast<SharedAddress>(index * kTileKeys * Tile<kDim>::kRowBytes)};
+  }
+};
+
+// Walks kStep keys at a time: a whole tile, or the first kStep places of one.
+template <int kDim, int kWarps, int kM, int kStep>
+__global__ void __launch_bounds__(kWarps * 32, kWarps == 1 ? 1 : 256 / kDim / kM)
+    attention_forward_kernel(ForwardOperands operands) {
+  extern __shared__ __align__(256) unsigned char shared[];
   constexpr int kThreads = kWarps * 32;
+  constexpr int kWarpRows = 16 * kM;
   constexpr int kRows = kWarps * kWarpRows;
   const AttentionView& view = operands.view;
   // The last rows, which see most keys, come first.
@@ -99,120 +139,121 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == 1 ? 1 : 256 / kDim)
   const int first_row = row_tile * kRows;
   if (first_row >= num_rows) return;
   const int last_row = min(first_row + kRows, num_rows) - 1;
-  const int num_keys = sequence.first_position + last_row / view.group + 1;
+  const auto position_of = [&](int row) {
+    return sequence.first_position + view.positions_before(row);
+  };
+  const int num_keys = position_of(last_row) + 1;
   const int num_tiles = (num_keys + kStep - 1) / kStep;
 
-  const Tile<kDim> queries{reinterpret_cast<__nv_bfloat16*>(shared)};
-  const auto tile_at = [&](int index) {
-    return Tile<kDim>{queries.data + (kRows + index * kTileKeys) * kDim};
-  };
+  const Tile<kDim> queries{shared_address(shared)};
+  const KeyTiles<kThreads, kDim, kStep> tiles{
+      {queries.address + static_cast<SharedAddress>(kRows * Tile<kDim>::kRowBytes)},
+      operands,
+      sequence,
+      head,
+      num_keys};
   copy_rows<kThreads>(queries, kRows, operands.q, [&](int row) {
     return first_row + row > last_row
                ? nullptr
                : operands.q + query_index(view, sequence, head, first_row + row) * kDim;
   });
-  const auto begin_tile = [&](int tile) {
-    const int first_key = tile * kStep;
-    const int end_key = kStep == kTileKeys ? num_keys : min(num_keys, first_key + kStep);
-    const TileSlots slots(sequence, first_key, num_keys, operands.tiles_follow);
-    const auto copy = [&](const Tile<kDim>& to, const __nv_bfloat16* all) {
-      copy_rows<kThreads>(to, kTileKeys, all, [&](int row) -> const __nv_bfloat16* {
-        const int64_t slot = slots.slot(row);
-        if (first_key + row >= end_key) return nullptr;
-        return all + (slot * view.kv_heads + head) * kDim;
-      });
-    };
-    copy(tile_at(tile % 2 * 2), operands.keys);
-    copy(tile_at(tile % 2 * 2 + 1), operands.values);
-    commit_copies();
-  };
-  begin_tile(0);
+  tiles.begin(0);
 
-  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp_row = static_cast<int>(threadIdx.x) / 32 * kWarpRows;
-  const int row = first_row + warp_row + lane / kRowThreads;
-  const int positions[2] = {sequence.first_position + row / view.group,
-                            sequence.first_position + (row + 8) / view.group};
-  const int warp_first_position = sequence.first_position + (first_row + warp_row) / view.group;
-  const int warp_last_row = min(first_row + warp_row + kWarpRows - 1, last_row);
+  const int row = first_row + warp_row + lane_index() / kRowThreads;
+  int positions[kM][2];
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+    positions[m][0] = position_of(row + 16 * m);
+    positions[m][1] = position_of(row + 16 * m + 8);
+  }
+  const int warp_first_position = position_of(first_row + warp_row);
   const int warp_keys = first_row + warp_row > last_row
                             ? 0
-                            : sequence.first_position + warp_last_row / view.group + 1;
-  LeftRows<kDim> left;
-  float outs[kDim / 8][4] = {};
-  RunningSoftmax state{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+                            : position_of(min(first_row + warp_row + kWarpRows - 1, last_row)) + 1;
+  LeftBlock<kM, kDim> left;
+  SumBlock<kM, kDim> outs = {};
+  RunningSoftmax state[kM];
+#pragma unroll
+  for (int m = 0; m < kM; ++m) state[m] = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
   for (int tile = 0; tile < num_tiles; ++tile) {
-    if (tile + 1 < num_tiles) {
-      begin_tile(tile + 1);
-      wait_for_copies<1>();
-    } else {
-      wait_for_copies<0>();
-    }
+    wait_for_copies();
+    // After this every warp is done with the tile before, whose place the next one takes.
     __syncthreads();
-    if (tile == 0) load_left_rows(left, queries, warp_row);
+    if (tile == 0) load_left<kM, kDim>(left, queries, warp_row);
+    if (tile + 1 < num_tiles) tiles.begin(tile + 1);
     const int first_key = tile * kStep;
-    if (first_key < warp_keys) {
-      float scores[kTileKeys / 8][4] = {};
-      multiply_rows(scores, left, tile_at(tile % 2 * 2));
-      if constexpr (kStep < kTileKeys) {
-        const int last_key = first_key + kStep - 1;
-        const int last_seen[2] = {min(positions[0], last_key), min(positions[1], last_key)};
-        mask_scores(scores, first_key, last_seen);
-      } else if (first_key + kTileKeys - 1 > warp_first_position) {
-        mask_scores(scores, first_key, positions);
+    if (first_key >= warp_keys) continue;
+    SumBlock<kM, kTileKeys> scores = {};
+    multiply_rows<kM, kTileKeys, kDim>(scores, left, tiles.keys(tile), 0);
+    const int last_key = first_key + kStep - 1;
+    if (kStep < kTileKeys || last_key > warp_first_position) {
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        const int last_seen[2] = {min(positions[m][0], last_key), min(positions[m][1], last_key)};
+        mask_scores(scores[m], first_key, last_seen);
       }
-      advance<kDim>(state, outs, scores, operands.scale_log2);
-      LeftRows<kTileKeys> weights;
-      round_left(weights, scores);
-      multiply_columns(outs, weights, tile_at(tile % 2 * 2 + 1));
     }
-    __syncthreads();
+#pragma unroll
+    for (int m = 0; m < kM; ++m) advance<kDim>(state[m], outs[m], scores[m], operands.scale_log2);
+    LeftBlock<kM, kTileKeys> weights;
+    round_left<kM, kTileKeys>(weights, scores);
+    multiply_columns<kM, kTileKeys, kDim>(outs, weights, tiles.values(tile), 0);
   }
 
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float sum = state.sum[half];
-    sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 1));
-    sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 2));
-    const float inverse = __frcp_rn(sum);
+  for (int m = 0; m < kM; ++m) {
 #pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
-      outs[n][2 * half] = __fmul_rn(outs[n][2 * half], inverse);
-      outs[n][2 * half + 1] = __fmul_rn(outs[n][2 * half + 1], inverse);
+    for (int half = 0; half < 2; ++half) {
+      const int own_row = row + 16 * m + 8 * half;
+      float sum = state[m].sum[half];
+      sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 1));
+      sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 2));
+      const float inverse = __frcp_rn(sum);
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+        outs[m][n][2 * half] = __fmul_rn(outs[m][n][2 * half], inverse);
+        outs[m][n][2 * half + 1] = __fmul_rn(outs[m][n][2 * half + 1], inverse);
+      }
+      if (operands.lse != nullptr && lane_index() % kRowThreads == 0 && own_row <= last_row) {
+        operands.lse[query_index(view, sequence, head, own_row)] =
+            __fmaf_rn(state[m].max[half], operands.scale, logf(sum));
+      }
     }
-    if (operands.lse != nullptr && lane % kRowThreads == 0 && row + 8 * half <= last_row) {
-      operands.lse[query_index(view, sequence, head, row + 8 * half)] =
-          __fmaf_rn(state.max[half], operands.scale, logf(sum));
-    }
+    store_rows(queries, warp_row + 16 * m, outs[m], [&](int tile_row) {
+      return first_row + tile_row > last_row
+                 ? nullptr
+                 : operands.out + query_index(view, sequence, head, first_row + tile_row) * kDim;
+    });
   }
-  store_rows(queries, warp_row, outs, [&](int tile_row) {
-    return first_row + tile_row > last_row
-               ? nullptr
-               : operands.out + query_index(view, sequence, head, first_row + tile_row) * kDim;
-  });
 }
 
-template <int kDim, int kWarps, int kStep>
+template <int kDim, int kWarps, int kM, int kStep = kTileKeys>
 void launch_forward(const char* op, ForwardOperands operands, int64_t max_query_rows,
                     OpContext& ctx) {
-  constexpr int kRows = kWarps * kWarpRows;
+  constexpr int kRows = kWarps * 16 * kM;
   const int64_t row_tiles = ceil_div(max_query_rows * operands.view.group, kRows);
   operands.num_row_tiles = static_cast<int>(row_tiles);
   constexpr int64_t kSharedBytes = (kRows + 4 * kTileKeys) * kDim * sizeof(__nv_bfloat16);
-  launch_with_shared(op, attention_forward_kernel<kDim, kWarps, kStep>,
+  launch_with_shared(op, attention_forward_kernel<kDim, kWarps, kM, kStep>,
                      row_tiles * operands.view.num_sequences * operands.view.kv_heads, kWarps * 32,
                      kSharedBytes, ctx, operands);
 }
 
+// The block's shape follows from the number of rows; no row's result does.
 template <int kDim>
 void launch_forward(const char* op, const ForwardOperands& operands, int64_t max_query_rows,
                     OpContext& ctx) {
+  constexpr int kMost = kDim == 64 ? 2 : 1;  // of 16 rows that a warp's registers hold
+  const int64_t rows = max_query_rows * operands.view.group;
   if (ctx.numerics.narrow_kv_tiles) {
-    launch_forward<kDim, 1, kNarrowTileKeys>(op, operands, max_query_rows, ctx);
-  } else if (max_query_rows * operands.view.group <= kWarpRows) {
-    launch_forward<kDim, 1, kTileKeys>(op, operands, max_query_rows, ctx);
+    launch_forward<kDim, 1, 1, kNarrowTileKeys>(op, operands, max_query_rows, ctx);
+  } else if (rows <= 16) {
+    launch_forward<kDim, 1, 1>(op, operands, max_query_rows, ctx);
+  } else if (rows <= 64) {
+    launch_forward<kDim, 4, 1>(op, operands, max_query_rows, ctx);
   } else {
-    launch_forward<kDim, 4, kTileKeys>(op, operands, max_query_rows, ctx);
+    launch_forward<kDim, 4, kMost>(op, operands, max_query_rows, ctx);
   }
 }
 

@@ -15,15 +15,33 @@ struct AttentionView {
   int max_pages;
   int page_size;
   int num_sequences;
-  int kv_heads;  // G
-  int group;     // R
-  int head_dim;  // K
+  int kv_heads;               // G
+  int group;                  // R
+  int head_dim;               // K
+  unsigned group_reciprocal;  // 2^32 / R, rounded up; for R above 1
+
+  // Positions before that of row `row`: row / R in one multiplication.
+  __device__ int positions_before(int row) const {
+    return group == 1 ? row
+                      : static_cast<int>(__umulhi(static_cast<unsigned>(row), group_reciprocal));
+  }
 };
 
+// A quotient by the reciprocal is exact up to dividends of 2^32 / R; kernels look at rows up to a
+// block behind a sequence's end.
+inline unsigned group_reciprocal(int64_t group, int64_t max_query_rows) {
+  constexpr int64_t kTwoTo32 = int64_t{1} << 32;
+  constexpr int64_t kBlockRows = 1024;
+  CHECK((max_query_rows * group + kBlockRows) * group < kTwoTo32,
+        "attention over {} rows of a sequence, {} heads a group", max_query_rows, group);
+  return static_cast<unsigned>(ceil_div(kTwoTo32, group));
+}
+
 inline AttentionView attention_view(const Tensor& q, const KvView& kv) {
-  CHECK(q.size(0) <= std::numeric_limits<int>::max() / 4 &&
+  CHECK(q.size(0) * q.size(1) <= std::numeric_limits<int>::max() / 4 &&
             kv.keys.size(0) <= std::numeric_limits<int>::max(),
-        "attention over {} rows and {} slots", q.size(0), kv.keys.size(0));
+        "attention over {} rows of {} heads and {} slots", q.size(0), q.size(1), kv.keys.size(0));
+  const int64_t group = q.size(1) / kv.keys.size(1);
   return {.query_offsets = kv.query_offsets.data<int32_t>(),
           .context_lengths = kv.context_lengths.data<int32_t>(),
           .page_first_slot = kv.page_first_slot.data<int32_t>(),
@@ -33,8 +51,9 @@ inline AttentionView attention_view(const Tensor& q, const KvView& kv) {
               std::min<int64_t>(kv.page_size_tokens, std::numeric_limits<int>::max() / 2)),
           .num_sequences = static_cast<int>(kv.context_lengths.size(0)),
           .kv_heads = static_cast<int>(kv.keys.size(1)),
-          .group = static_cast<int>(q.size(1) / kv.keys.size(1)),
-          .head_dim = static_cast<int>(q.size(2))};
+          .group = static_cast<int>(group),
+          .head_dim = static_cast<int>(q.size(2)),
+          .group_reciprocal = group_reciprocal(group, kv.max_query_rows)};
 }
 
 // One sequence: its query rows stand at positions first_position, first_position + 1, ...
@@ -63,9 +82,10 @@ struct DeviceSequence {
 // Index of row `row` of key/value head `head` into [T, H].
 __device__ inline int64_t query_index(const AttentionView& view, const DeviceSequence& sequence,
                                       int head, int row) {
-  return (static_cast<int64_t>(sequence.first_query) + row / view.group) * view.kv_heads *
-             view.group +
-         head * view.group + row % view.group;
+  const int position = view.positions_before(row);
+  const int heads = view.kv_heads * view.group;
+  return (sequence.first_query + position) * heads + head * view.group + row -
+         position * view.group;
 }
 
 // The sequence that query t belongs to.

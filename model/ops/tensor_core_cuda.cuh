@@ -9,49 +9,61 @@
 
 namespace grpo::ops {
 
+// A place in shared memory, in bytes.
+using SharedAddress = unsigned;
+
+__device__ inline SharedAddress shared_address(const void* shared) {
+  return static_cast<SharedAddress>(__cvta_generic_to_shared(shared));
+}
+
 // Copies 16 bytes in the background, or zeros if not valid (source must still be an address).
-__device__ inline void copy_16_bytes(void* shared, const void* source, bool valid) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+__device__ inline void copy_16_bytes(SharedAddress shared, const void* source, bool valid) {
   const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(source),
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(source),
                "r"(bytes)
                : "memory");
 }
 
-// As copy_16_bytes, of one float.
-__device__ inline void copy_float(float* shared, const float* source, bool valid) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  const int bytes = valid ? 4 : 0;
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(source),
-               "r"(bytes)
+// As copy_16_bytes, of 8.
+__device__ inline void copy_8_bytes(SharedAddress shared, const void* source, bool valid) {
+  const int bytes = valid ? 8 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(source), "r"(bytes)
                : "memory");
 }
 
 // Closes the group of copies begun since the last one.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits for this thread's copies but for the kGroups newest groups.
-template <int kGroups>
-__device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+// Waits for all of this thread's copies.
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+__device__ inline void store_shared(SharedAddress shared, unsigned value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(shared), "r"(value) : "memory");
+}
+
+__device__ inline uint4 load_shared_16_bytes(SharedAddress shared) {
+  uint4 value;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(shared)
+               : "memory");
+  return value;
 }
 
 // Four 8x8 matrices whose row addresses lanes 0-7, 8-15, 16-23 and 24-31 give: lane 4 g + t gets
 // the pair at columns 2 t of row g of each.
-__device__ inline void load_matrices(unsigned (&pairs)[4], const void* row) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+__device__ inline void load_matrices(unsigned (&pairs)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
-               : "r"(address)
+               : "r"(row)
                : "memory");
 }
 
 // As load_matrices, of their transposes.
-__device__ inline void load_transposed_matrices(unsigned (&pairs)[4], const void* row) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+__device__ inline void load_transposed_matrices(unsigned (&pairs)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
-               : "r"(address)
+               : "r"(row)
                : "memory");
 }
 
