@@ -57,8 +57,16 @@ __device__ inline float exp_nonpositive_cuda(float x) {
   return __fmul_rn(__fmul_rn(unscaled.value, scale), 0x1p-64f);
 }
 
-// 1 / (1 + e^-x).
-__device__ inline float sigmoid_cuda(float x) { return __frcp_rn(__fadd_rn(1.0f, exp_cuda(-x))); }
+// 1 / (1 + e^-x), the bits that exp_cuda gives: below e^-87 the sum is 1, and half of e^89 is
+// finite.
+__device__ inline float sigmoid_cuda(float x) {
+  float y = -x;
+  y = y < -87.0f ? -87.0f : y;
+  y = y > 89.0f ? 89.0f : y;
+  const UnscaledExp unscaled = unscaled_exp(y);
+  const float half_scale = __uint_as_float((unscaled.exponent_bits << 23) + (126u << 23));
+  return __frcp_rn(__fmaf_rn(__fmul_rn(unscaled.value, half_scale), 2.0f, 1.0f));
+}
 
 // log of a normal positive number or of 0; see log_double.
 __device__ inline double log_cuda(double x) {

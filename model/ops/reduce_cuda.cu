@@ -44,7 +44,7 @@ __device__ inline int array_of_chunk(const SummedArray* arrays, int num_arrays, 
 // Block b sums chunk b; thread i owns its groups i, i + kSumThreads, ...
 __global__ void __launch_bounds__(kSumThreads)
     square_sums_kernel(double* partial /* [chunks] */, const SummedArray* arrays, int num_arrays) {
-  __shared__ double scratch[kSumThreads / 32];
+  __shared__ double scratch[1][kSumThreads / 32];
   const SummedArray array = arrays[array_of_chunk(arrays, num_arrays, blockIdx.x)];
   const int64_t begin = (blockIdx.x - array.first_chunk) * kElementsPerChunk;
   double sum = 0.0;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kSumThreads)
 __global__ void __launch_bounds__(kSumThreads)
     join_sums_kernel(double* totals /* [arrays] */, const double* partial,
                      const SummedArray* arrays) {
-  __shared__ double scratch[kSumThreads / 32];
+  __shared__ double scratch[1][kSumThreads / 32];
   const SummedArray array = arrays[blockIdx.x];
   double sum = 0.0;
   for (int64_t i = threadIdx.x; i < array.num_chunks; i += kSumThreads) {

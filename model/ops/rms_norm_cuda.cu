@@ -34,32 +34,71 @@ struct NormForward {
   bool aligned;
 };
 
-template <typename D>
-__global__ void __launch_bounds__(kRowThreads) rms_norm_forward_kernel(NormForward<D> op) {
+// kRows rows a block, each by itself. Their first groups, in most models the only ones, stay in
+// registers.
+template <typename D, int kRows>
+__global__ void __launch_bounds__(kRowThreads)
+    rms_norm_forward_kernel(NormForward<D> op, int64_t num_rows) {
   constexpr int kWidth = kGroupWidth<D>;
-  __shared__ float scratch[kRowThreads / 32];
-  const int64_t t = blockIdx.x;
-  const D* row = op.x + t * op.size;
-  float squares = 0.0f;
-  for_own_groups<kWidth>(op.size, [&](int64_t first, int count) {
-    float x[kWidth];
-    load_group(x, row + first, count, op.aligned);
+  __shared__ float scratch[kRows][kRowThreads / 32];
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kRows;
+  const int64_t own = static_cast<int64_t>(threadIdx.x) * kWidth;
+  const auto count_of = [&](int64_t first) {
+    const int64_t left = op.size - first;
+    return left < 0 ? 0 : left < kWidth ? static_cast<int>(left) : kWidth;
+  };
+  Packet<D, kWidth> kept[kRows];
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) squares = __fmaf_rn(x[i], x[i], squares);
-  });
-  const float mean_square =
-      __fdiv_rn(block_sum<kRowThreads>(squares, scratch), static_cast<float>(op.size));
-  const float scale = __frcp_rn(__fsqrt_rn(__fadd_rn(mean_square, op.epsilon)));
-  if (op.rstd != nullptr && threadIdx.x == 0) op.rstd[t] = scale;
-  for_own_groups<kWidth>(op.size, [&](int64_t first, int count) {
-    float x[kWidth];
-    float weight[kWidth];
-    load_group(x, row + first, count, op.aligned);
-    load_group(weight, op.weight + first, count, op.aligned);
+  for (int r = 0; r < kRows; ++r) {
+    const bool inside = begin + r < num_rows;
+    kept[r] = load_packet<kWidth>(op.x + (inside ? begin + r : 0) * op.size + own,
+                                  inside ? count_of(own) : 0, op.aligned);
+  }
+  float kept_weight[kWidth];
+  load_group(kept_weight, op.weight + own, count_of(own), op.aligned);
+  float squares[kRows] = {};
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) x[i] = __fmul_rn(__fmul_rn(x[i], scale), weight[i]);
-    store_group(op.out + t * op.size + first, x, count, op.aligned);
-  });
+  for (int r = 0; r < kRows; ++r) {
+    if (begin + r >= num_rows) continue;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const float x = to_float(kept[r].elements[i]);
+      squares[r] = __fmaf_rn(x, x, squares[r]);
+    }
+    const D* row = op.x + (begin + r) * op.size;
+    for (int64_t first = own + kRowThreads * kWidth; first < op.size;
+         first += kRowThreads * kWidth) {
+      float x[kWidth];
+      load_group(x, row + first, count_of(first), op.aligned);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) squares[r] = __fmaf_rn(x[i], x[i], squares[r]);
+    }
+  }
+  block_sums<kRowThreads>(squares, scratch);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t t = begin + r;
+    if (t >= num_rows) continue;
+    const float mean_square = __fdiv_rn(squares[r], static_cast<float>(op.size));
+    const float scale = __frcp_rn(__fsqrt_rn(__fadd_rn(mean_square, op.epsilon)));
+    if (op.rstd != nullptr && threadIdx.x == 0) op.rstd[t] = scale;
+    const auto store = [&](float(&x)[kWidth], const float(&weight)[kWidth], int64_t first) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) x[i] = __fmul_rn(__fmul_rn(x[i], scale), weight[i]);
+      store_group(op.out + t * op.size + first, x, count_of(first), op.aligned);
+    };
+    float x[kWidth];
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) x[i] = to_float(kept[r].elements[i]);
+    store(x, kept_weight, own);
+    for (int64_t first = own + kRowThreads * kWidth; first < op.size;
+         first += kRowThreads * kWidth) {
+      float weight[kWidth];
+      load_group(x, op.x + t * op.size + first, count_of(first), op.aligned);
+      load_group(weight, op.weight + first, count_of(first), op.aligned);
+      store(x, weight, first);
+    }
+  }
 }
 
 template <typename D>
@@ -78,7 +117,7 @@ struct NormBackward {
 template <typename D>
 __global__ void __launch_bounds__(kRowThreads) rms_norm_backward_kernel(NormBackward<D> op) {
   constexpr int kWidth = kGroupWidth<D>;
-  __shared__ float scratch[kRowThreads / 32];
+  __shared__ float scratch[1][kRowThreads / 32];
   const int64_t at = blockIdx.x * op.size;
   const float scale = op.rstd[blockIdx.x];
   const auto load = [&](float(&g)[kWidth], float(&n)[kWidth], int64_t first, int count) {
@@ -261,7 +300,16 @@ void rms_norm_forward_cuda(const Tensor& out, const Tensor& rstd, const Tensor& 
                         false};
     norm.aligned = size % kWidth == 0 && is_aligned<kWidth>(norm.out) &&
                    is_aligned<kWidth>(norm.x) && is_aligned<kWidth>(norm.weight);
-    launch(op, rms_norm_forward_kernel<D>, x.size(0), kRowThreads, ctx, norm);
+    // Several rows a block keep more of memory busy, where there are enough for all blocks.
+    constexpr int kRows = 4;
+    constexpr int64_t kManyRows = 4096;
+    const int64_t rows = x.size(0);
+    if (rows >= kManyRows) {
+      launch(op, rms_norm_forward_kernel<D, kRows>, ceil_div(rows, kRows), kRowThreads, ctx, norm,
+             rows);
+    } else {
+      launch(op, rms_norm_forward_kernel<D, 1>, rows, kRowThreads, ctx, norm, rows);
+    }
   });
 }
 

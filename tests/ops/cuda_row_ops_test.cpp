@@ -1,6 +1,7 @@
 // T tokens or rows, D model or columns, F feed-forward size, V vocabulary.
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 
 #include "model/ops/embedding.h"
 #include "model/ops/linear.h"
@@ -261,6 +262,47 @@ TEST_P(CudaRopeTest, ForwardAndBackward) {
 }
 
 class CudaEdgeTest : public CudaTest<::testing::Test> {};
+
+// So many that a block takes several.
+TEST_F(CudaEdgeTest, RmsNormOfManyRows) {
+  constexpr int64_t kRows = 4098;
+  const Tensor x = to_cuda(random(DType::kBfloat16, {kRows, 1050}));
+  const Tensor weight = to_cuda(random(DType::kBfloat16, {1050}));
+  const Tensor out = cuda_make(DType::kBfloat16, x.shape());
+  const Tensor rstd = cuda_make(DType::kFloat32, {kRows});
+  rms_norm_forward(out, rstd, x, weight, kEpsilon, cuda());
+  for (const int64_t first : {int64_t{0}, int64_t{1001}, kRows - 5}) {
+    const Tensor part = cuda_make(DType::kBfloat16, {5, 1050});
+    const Tensor part_rstd = cuda_make(DType::kFloat32, {5});
+    rms_norm_forward(part, part_rstd, x.rows(first, 5), weight, kEpsilon, cuda());
+    expect_same_bits(to_host(out).rows(first, 5), to_host(part), "rows");
+    expect_same_bits(to_host(rstd).rows(first, 5), to_host(part_rstd), "rstd");
+  }
+}
+
+// Where the exponential over- and underflows, and beyond.
+TEST_F(CudaEdgeTest, SwigluOfLargeGates) {
+  Values values;
+  for (double gate = -110.0; gate < 110.0; gate += 0.0371) values.push_back(gate);
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double gate : {0.0, -0.0, 1e30, -1e30, infinity, -infinity, std::nan("")}) {
+    values.push_back(gate);
+  }
+  const auto size = static_cast<int64_t>(values.size());
+  values.resize(2 * values.size(), 1.0);
+  const Tensor gate_up = from(DType::kFloat32, {1, 2 * size}, values);
+  const Tensor wanted = make(DType::kFloat32, {1, size});
+  swiglu_forward(wanted, gate_up, ctx());
+  const Tensor out = cuda_make(DType::kFloat32, {1, size});
+  swiglu_forward(out, to_cuda(gate_up), cuda());
+  const Values actual = values_of(to_host(out));
+  for (int64_t i = 0; i < size; ++i) {
+    const double expected = wanted.data<float>()[i];
+    const double value = actual[static_cast<size_t>(i)];
+    EXPECT_TRUE(value == expected || (std::isnan(value) && std::isnan(expected)))
+        << values[static_cast<size_t>(i)] << ": " << value << ", wanted " << expected;
+  }
+}
 
 // In a process of its own: the device is lost to it afterwards.
 TEST_F(CudaEdgeTest, IndexOutOfRangeIsAnError) {

@@ -30,7 +30,7 @@ struct Options {
   int64_t sequence_length = 1024;
   int64_t context_tokens = 1;  // of a sequence, not predicted
   int64_t micro_batches = 4;   // a step
-  int64_t head_chunk_rows = 1024;
+  int64_t head_chunk_rows = 4096;
 
   // Generation.
   int64_t num_sequences = 512;
