@@ -31,6 +31,7 @@ Report describe(const Rig& rig) {
                             m.num_layers, m.hidden_size, m.num_heads, m.num_kv_heads, m.head_dim,
                             m.intermediate_size, m.vocab_size)},
       {"precision", options.precision},
+      {"numerics", options.fast ? "fast" : "exact"},
       {"sequence length", text(options.sequence_length)},
       {"context tokens", text(options.context_tokens)},
       {"head chunk rows", text(options.head_chunk_rows)},

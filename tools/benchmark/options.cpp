@@ -172,6 +172,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       ->delimiter(',');
   app.add_flag("--kernels", options.kernels, "also time every operator of the training step")
       ->disable_flag_override();
+  app.add_flag("--fast", options.fast, "numerics.mode=fast: products may split their sums")
+      ->disable_flag_override();
   app.add_option("--precision", options.precision, "bfloat16 or float32");
   app.add_option("--device", options.device, "cpu, cuda or auto (as parallel.device)");
   add_count(app, "--repeats", options.repeats, "measurements after a warm-up; medians are shown");

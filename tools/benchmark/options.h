@@ -21,6 +21,7 @@ struct Options {
   std::string device = "auto";
   std::set<Part> parts;
   bool kernels = false;
+  bool fast = false;  // numerics.mode
   int64_t repeats = 3;
   Ceilings ceilings;
   std::string json_path;  // "": none

@@ -31,6 +31,7 @@ rl::RunConfig run_config(const Options& options) {
   policy.generation.page_size_tokens = options.page_size_tokens;
   policy.generation.prefill_chunk_tokens = options.prefill_chunk_tokens;
   config.parallel.device = options.device;
+  if (options.fast) config.numerics.mode = "fast";
   rl::resolve_mesh(config.parallel, 1);
   return config;
 }
@@ -77,8 +78,8 @@ void Rig::replace_workspace(size_t reserved_bytes) {
   workspace_.reset();
   workspace_ = std::make_unique<Workspace>(allocator_);
   workspace_->reserve(reserved_bytes);
-  ctx_ = std::make_unique<OpContext>(
-      OpContext{device(), Stream::none(), *workspace_, &matrix_library_});
+  ctx_ = std::make_unique<OpContext>(OpContext{device(), Stream::none(), *workspace_,
+                                               &matrix_library_, config_.numerics.operators()});
 }
 
 std::vector<double> Rig::medians(const std::string& phase,
