@@ -1,10 +1,12 @@
 #include "model/core/device_cuda.h"
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "model/core/cuda_check.h"
 #include "model/core/errors.h"
@@ -68,41 +70,49 @@ class PinnedRing {
   }
 
   void upload(void* destination, const void* source, size_t size_bytes, cudaStream_t stream) {
-    const std::lock_guard lock(mutex_);
-    const Slot& slot = next_slot();
-    std::memcpy(slot.data, source, size_bytes);
-    CUDA_CHECK(cudaMemcpyAsync(destination, slot.data, size_bytes, cudaMemcpyHostToDevice, stream));
-    CUDA_CHECK(cudaEventRecord(slot.is_free, stream));
+    const Claim claim = claim_slot();
+    std::memcpy(claim.slot.data, source, size_bytes);
+    CUDA_CHECK(
+        cudaMemcpyAsync(destination, claim.slot.data, size_bytes, cudaMemcpyHostToDevice, stream));
+    CUDA_CHECK(cudaEventRecord(claim.slot.is_read, stream));
   }
 
   void download(void* destination, const void* source, size_t size_bytes, cudaStream_t stream) {
-    const std::lock_guard lock(mutex_);
-    const Slot& slot = next_slot();
-    CUDA_CHECK(cudaMemcpyAsync(slot.data, source, size_bytes, cudaMemcpyDeviceToHost, stream));
+    const Claim claim = claim_slot();
+    CUDA_CHECK(
+        cudaMemcpyAsync(claim.slot.data, source, size_bytes, cudaMemcpyDeviceToHost, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
-    std::memcpy(destination, slot.data, size_bytes);
+    std::memcpy(destination, claim.slot.data, size_bytes);
   }
 
  private:
   struct Slot {
+    std::mutex mutex;
     void* data = nullptr;
-    cudaEvent_t is_free = nullptr;  // once it has happened
+    cudaEvent_t is_read = nullptr;  // by the last upload
+  };
+  struct Claim {
+    Slot& slot;
+    std::unique_lock<std::mutex> lock;
   };
 
-  const Slot& next_slot() {
-    Slot& slot = slots_[next_];
-    next_ = (next_ + 1) % slots_.size();
-    if (slot.data == nullptr) {
-      CUDA_CHECK(cudaEventCreateWithFlags(&slot.is_free, cudaEventDisableTiming));
-      CUDA_CHECK(cudaHostAlloc(&slot.data, kSlotBytes, cudaHostAllocDefault));
+  // A slot that no thread uses, once its last upload is done.
+  Claim claim_slot() {
+    for (;;) {
+      Slot& slot = slots_[next_++ % slots_.size()];
+      std::unique_lock lock(slot.mutex, std::try_to_lock);
+      if (!lock.owns_lock()) continue;
+      if (slot.data == nullptr) {
+        CUDA_CHECK(cudaEventCreateWithFlags(&slot.is_read, cudaEventDisableTiming));
+        CUDA_CHECK(cudaHostAlloc(&slot.data, kSlotBytes, cudaHostAllocDefault));
+      }
+      CUDA_CHECK(cudaEventSynchronize(slot.is_read));
+      return {slot, std::move(lock)};
     }
-    CUDA_CHECK(cudaEventSynchronize(slot.is_free));
-    return slot;
   }
 
-  std::mutex mutex_;
   std::array<Slot, 16> slots_;
-  size_t next_ = 0;
+  std::atomic<size_t> next_ = 0;
 };
 
 }  // namespace
