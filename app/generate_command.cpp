@@ -123,7 +123,8 @@ ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig&
                             {.max_sequence_tokens = max_tokens,
                              .max_batch_size = std::min(g.max_batch_size, num_sequences),
                              .page_size_tokens = g.page_size_tokens,
-                             .prefill_chunk_tokens = g.prefill_chunk_tokens},
+                             .prefill_chunk_tokens = g.prefill_chunk_tokens,
+                             .enforce_eager = g.enforce_eager},
                             allocator);
   const auto params = sampling_params(options, g, source.config, tokenizer.get());
   std::string own;

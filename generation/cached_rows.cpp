@@ -76,13 +76,22 @@ void fill_arrays(RowArrays& to, const KvCache& cache, std::span<const SequenceRo
 
 }  // namespace
 
-model::CachedRows place_rows(KvCache& cache, std::span<const SequenceRows> sequences,
-                             uint64_t weights_version, OpContext& ctx) {
+model::CachedRows place_rows(KvCache& cache, std::vector<SequenceRows> sequences,
+                             uint64_t weights_version, const RowPadding& padding, OpContext& ctx) {
   for (const SequenceRows& sequence : sequences) {
     KvCache::check_version(*sequence.pages, weights_version);
     cache.extend(*sequence.pages, static_cast<int64_t>(sequence.tokens.size()));
   }
-  const RowCounts counts = count_rows(sequences);
+  if (std::ssize(sequences) < padding.num_sequences) {
+    CHECK(!sequences.empty() && sequences[0].tokens.size() == 1);
+    const SequenceRows first = sequences[0];
+    sequences.resize(static_cast<size_t>(padding.num_sequences), first);
+  }
+  RowCounts counts = count_rows(sequences);
+  if (counts.max_pages <= padding.num_pages) {
+    counts.max_pages = padding.num_pages;
+    counts.max_context_tokens = padding.num_pages * cache.page_size_tokens();
+  }
   RowArrays arrays(counts, static_cast<int64_t>(sequences.size()));
   fill_arrays(arrays, cache, sequences, static_cast<size_t>(counts.max_pages));
   const std::vector<Tensor> uploaded = arrays.arrays.upload(

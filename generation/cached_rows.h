@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "generation/kv_cache.h"
 #include "model/transformer.h"
@@ -16,9 +17,17 @@ struct SequenceRows {
   bool wants_logits;                // of the last of them
 };
 
+// Sizes that shapes are brought up to, so that forwards repeat them.
+struct RowPadding {
+  // For sequences of one row each: further ones repeat the first, and write what it writes.
+  int64_t num_sequences = 0;
+  // Columns of the page table; then max_context_tokens is what they hold.
+  int64_t num_pages = 0;
+};
+
 // Makes room for the tokens and describes their rows, in order, in the workspace. `logit_rows` are
 // those that want logits. Throws InternalError for pages of other weights than `weights_version`.
-model::CachedRows place_rows(KvCache& cache, std::span<const SequenceRows> sequences,
-                             uint64_t weights_version, OpContext& ctx);
+model::CachedRows place_rows(KvCache& cache, std::vector<SequenceRows> sequences,
+                             uint64_t weights_version, const RowPadding& padding, OpContext& ctx);
 
 }  // namespace grpo::generation

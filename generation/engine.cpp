@@ -1,9 +1,12 @@
 #include "generation/engine.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <tuple>
 #include <utility>
+
+#include "model/ops/matrix_library.h"
 
 namespace grpo::generation {
 
@@ -38,6 +41,7 @@ Engine::Engine(model::Transformer& transformer, const EngineOptions& options, Al
       cache_(cache_options(transformer, transformer.store().dtype(), options), allocator),
       fault_(options.fault, cache_options(transformer, transformer.store().dtype(), options),
              options.max_sequence_tokens, allocator),
+      graphs_(transformer),
       prompt_logits_(allocator, "generation/prompt_logits", DType::kFloat32,
                      {1, transformer.config().vocab_size}) {}
 
@@ -108,7 +112,7 @@ void Engine::prefill(std::span<WaitingPrompt> prompts, const SamplingParams& par
     }
     ++counters_.prefill_chunks;
     const Tensor logits = take_logits(num_ended, ctx);
-    run_rows(logits, chunk, pass_ctx);
+    run_rows(logits, chunk, {}, pass_ctx);
     const auto ended = prompts.first(static_cast<size_t>(num_ended));
     for (const WaitingPrompt& prompt : ended) {
       fault_.after_prefill(cache_, prompt.pages, prompt.request->prompt_tokens);
@@ -161,17 +165,21 @@ void Engine::start_samples(std::span<WaitingPrompt> prompts, const Tensor& logit
 void Engine::decode_step(const SamplingParams& params, OpContext& ctx) {
   const Workspace::Scope scope(ctx.workspace);
   std::vector<SequenceRows> rows;
+  int64_t context_tokens = 0;
   for (Running& running : running_) {
     rows.push_back({.pages = &running.pages,
                     .tokens = {&running.completion.tokens.back(), 1},
                     .wants_logits = true});
+    context_tokens = std::max(context_tokens, running.pages.num_tokens + 1);
   }
-  const Tensor logits = take_logits(static_cast<int64_t>(rows.size()), ctx);
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  const RowPadding padding = decode_padding(num_rows, context_tokens, ctx.device);
+  const Tensor logits = take_logits(std::max(num_rows, padding.num_sequences), ctx);
   OpContext pass_ctx = fault_.decode_context(ctx);
-  run_rows(logits, rows, pass_ctx);
-  std::vector<int32_t> logit_rows(rows.size());
+  run_rows(logits, std::move(rows), padding, pass_ctx);
+  std::vector<int32_t> logit_rows(running_.size());
   std::iota(logit_rows.begin(), logit_rows.end(), 0);
-  draw_tokens(running_, logits, logit_rows, params, ctx);
+  draw_tokens(running_, logits.rows(0, num_rows), logit_rows, params, ctx);
   ++counters_.decode_steps;
 }
 
@@ -180,10 +188,28 @@ Tensor Engine::take_logits(int64_t num_rows, OpContext& ctx) const {
                             ScratchOwner::kLogits);
 }
 
-void Engine::run_rows(const Tensor& logits, std::span<const SequenceRows> rows, OpContext& ctx) {
+// Few shapes, so that decode steps repeat them, where they are recorded.
+RowPadding Engine::decode_padding(int64_t num_sequences, int64_t context_tokens,
+                                  Device device) const {
+  if (options_.enforce_eager || !graphs_.records(device)) return {};
+  const auto pages = static_cast<uint64_t>(pages_for(context_tokens, options_.page_size_tokens));
+  return {
+      .num_sequences = std::min(row_bucket(num_sequences), options_.max_batch_size),
+      .num_pages = std::min(static_cast<int64_t>(std::bit_ceil(pages)),
+                            pages_for(options_.max_sequence_tokens, options_.page_size_tokens))};
+}
+
+void Engine::run_rows(const Tensor& logits, std::vector<SequenceRows> rows,
+                      const RowPadding& padding, OpContext& ctx) {
   const Workspace::Scope scope(ctx.workspace);
-  transformer_.forward_cached(logits, place_rows(cache_, rows, transformer_.store().version(), ctx),
-                              ctx);
+  const model::CachedRows placed =
+      place_rows(cache_, std::move(rows), transformer_.store().version(), padding, ctx);
+  if (padding.num_sequences == 0) {
+    transformer_.forward_cached(logits, placed, ctx);
+  } else {
+    graphs_.run(logits, placed, ctx);
+    counters_.graph_launches = graphs_.num_launches();
+  }
   fault_.before_sampling(logits, ctx);
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "generation/fault_injection.h"
+#include "generation/forward_graphs.h"
 #include "generation/kv_cache.h"
 #include "generation/prompt_queue.h"
 #include "generation/sequence.h"
@@ -20,6 +21,7 @@ struct EngineOptions {
   int64_t max_batch_size;       // sequences decoded together
   int64_t page_size_tokens;
   int64_t prefill_chunk_tokens;  // prompt rows run through the model at once
+  bool enforce_eager = false;    // decode steps of a CUDA device are not recorded as graphs
   InjectedFault fault = InjectedFault::kNone;
 };
 
@@ -28,6 +30,7 @@ struct EngineCounters {
   int64_t prefill_chunks = 0;
   int64_t decode_steps = 0;
   int64_t generated_tokens = 0;
+  int64_t graph_launches = 0;  // decode steps that ran as graphs
 };
 
 // What a call of generate() is asked, to plan its memory by: prompts in order, of which the first
@@ -77,7 +80,9 @@ class Engine {
   void start_samples(std::span<WaitingPrompt> prompts, const Tensor& logits,
                      const SamplingParams& params, OpContext& ctx);
   void decode_step(const SamplingParams& params, OpContext& ctx);
-  void run_rows(const Tensor& logits, std::span<const SequenceRows> rows, OpContext& ctx);
+  RowPadding decode_padding(int64_t num_sequences, int64_t context_tokens, Device device) const;
+  void run_rows(const Tensor& logits, std::vector<SequenceRows> rows, const RowPadding& padding,
+                OpContext& ctx);
   Tensor take_logits(int64_t num_rows, OpContext& ctx) const;
   void draw_tokens(std::span<Running> running, const Tensor& logits, std::span<const int32_t> rows,
                    const SamplingParams& params, OpContext& ctx);
@@ -93,6 +98,7 @@ class Engine {
   EngineOptions options_;
   KvCache cache_;
   FaultInjection fault_;
+  ForwardGraphs graphs_;
   OwnedTensor prompt_logits_;  // [1, V] float32: of waiting_
   // The prompt that ran, but has more samples than there were places.
   std::optional<WaitingPrompt> waiting_;

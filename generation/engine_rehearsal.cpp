@@ -23,6 +23,7 @@ struct Engine::RehearsedRows {
   int64_t num_rows;        // of all sequences
   int64_t context_tokens;  // of the longest sequence
   int64_t num_logits;
+  bool decodes = false;
 };
 
 // Prompts of the load's lengths that end in one chunk, and that have a part in it, can be as many
@@ -56,7 +57,8 @@ void Engine::rehearse(const EngineLoad& load, const SamplingParams& params, OpCo
                  .num_rows = num_running,
                  // The last step runs the last but one token.
                  .context_tokens = load.longest_prompt + num_drawn - 1,
-                 .num_logits = num_running},
+                 .num_logits = num_running,
+                 .decodes = true},
                 params, ctx);
 }
 
@@ -80,11 +82,15 @@ void Engine::rehearse_rows(const RehearsedRows& plan, const SamplingParams& para
                     .tokens = std::span(tokens).first(static_cast<size_t>(count)),
                     .wants_logits = i < plan.num_logits});
   }
-  const Tensor logits = take_logits(plan.num_logits, ctx);
-  run_rows(logits, rows, ctx);
+  const RowPadding padding =
+      plan.decodes ? decode_padding(plan.num_sequences, plan.context_tokens, ctx.device)
+                   : RowPadding{};
+  const Tensor logits = take_logits(std::max(plan.num_logits, padding.num_sequences), ctx);
+  run_rows(logits, std::move(rows), padding, ctx);
   std::vector<int32_t> logit_rows(static_cast<size_t>(plan.num_logits));
   std::iota(logit_rows.begin(), logit_rows.end(), 0);
-  draw_tokens(std::span(running).first(logit_rows.size()), logits, logit_rows, params, ctx);
+  draw_tokens(std::span(running).first(logit_rows.size()), logits.rows(0, plan.num_logits),
+              logit_rows, params, ctx);
   cache_.release_all();
 }
 

@@ -22,6 +22,8 @@ void GenerationConfig::visit(ConfigVisitor& visitor) {
   visitor.field("page_size_tokens", page_size_tokens, "tokens in a page of the KV cache");
   visitor.field("prefill_chunk_tokens", prefill_chunk_tokens,
                 "prompt tokens run through the model at once");
+  visitor.field("enforce_eager", enforce_eager,
+                "a GPU's decode steps start kernel by kernel, not as CUDA graphs");
 }
 
 void GenerationConfig::validate(const ConfigVisitor& visitor) const {

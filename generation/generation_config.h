@@ -21,6 +21,7 @@ struct GenerationConfig {
   int64_t max_batch_size = 64;
   int64_t page_size_tokens = 16;
   int64_t prefill_chunk_tokens = 2048;
+  bool enforce_eager = false;
 
   void visit(ConfigVisitor& visitor);
   void validate(const ConfigVisitor& visitor) const;

@@ -68,6 +68,7 @@ class ShardedParameterStore : public ParameterStore {
   DType dtype() const override { return dtype_; }
   std::unique_ptr<Pass> begin_pass(const UseSchedule& schedule) override;
   uint64_t version() const override { return version_; }
+  bool has_fixed_weights() const override { return groups_.gtp_remat.size() == 1; }
 
   const std::string& name() const { return name_; }
   Allocator& allocator() { return buffers_.allocator(); }

@@ -20,6 +20,7 @@ generation::EngineOptions engine_options(const RunConfig& config, int world_size
               std::min(policy.generation.max_batch_size, (sequences + world_size - 1) / world_size),
           .page_size_tokens = policy.generation.page_size_tokens,
           .prefill_chunk_tokens = policy.generation.prefill_chunk_tokens,
+          .enforce_eager = policy.generation.enforce_eager,
           .fault = config.numerics.fault()};
 }
 

@@ -1,4 +1,5 @@
-// Stands in for device_cuda.cu in builds without CUDA.
+// Stands in for the *_cuda.cu files in builds without CUDA.
+#include "model/core/captured_work.h"
 #include "model/core/device_cuda.h"
 #include "model/core/errors.h"
 
@@ -46,5 +47,13 @@ void cuda_record_event(Device device, void*, Stream) { throw_no_cuda(device); }
 void cuda_wait_event(Device device, Stream, void*) { throw_no_cuda(device); }
 
 bool cuda_event_is_done(Device device, void*) { throw_no_cuda(device); }
+
+struct CapturedWork::State {};
+
+CapturedWork::CapturedWork(Device device, std::function<void(Stream)>) { throw_no_cuda(device); }
+
+CapturedWork::~CapturedWork() = default;
+
+void CapturedWork::launch(Stream) {}  // nothing was recorded
 
 }  // namespace grpo

@@ -80,6 +80,8 @@ class ParameterStore {
   virtual std::unique_ptr<Pass> begin_pass(const UseSchedule& schedule) = 0;
   // Grows whenever any weight changes; whatever is derived from weights (KV) carries it.
   virtual uint64_t version() const = 0;
+  // Whether every pass sees each weight at one place, so that recorded work finds it there.
+  virtual bool has_fixed_weights() const { return false; }
 };
 
 }  // namespace grpo

@@ -1,6 +1,7 @@
 #include "model/core/workspace.h"
 
 #include <algorithm>
+#include <atomic>
 
 namespace grpo {
 
@@ -8,6 +9,11 @@ namespace {
 constexpr size_t kAlignmentBytes = 64;
 constexpr size_t kMinBlockBytes = size_t{1} << 20;
 }  // namespace
+
+Workspace::Workspace(Allocator& allocator) : allocator_(allocator) {
+  static std::atomic<uint64_t> num_workspaces = 0;
+  id_ = num_workspaces++;
+}
 
 Workspace::Scope::~Scope() {
   if (workspace_.allocator_.poison_scratch()) {

@@ -15,7 +15,10 @@ namespace grpo {
 // gaps.
 class Workspace {
  public:
-  explicit Workspace(Allocator& allocator) : allocator_(allocator) {}
+  explicit Workspace(Allocator& allocator);
+
+  // Of no other workspace of this process, dead ones included.
+  uint64_t id() const { return id_; }
 
   // Gives back, at the end of its life, everything taken since its construction.
   class Scope {
@@ -62,6 +65,7 @@ class Workspace {
 
  private:
   Allocator& allocator_;
+  uint64_t id_;
   std::vector<Buffer> blocks_;
   size_t block_ = 0;       // block that the next take starts from
   size_t offset_ = 0;      // bytes used in that block

@@ -1,4 +1,4 @@
-// Implements model/core/device_cuda.h.
+// Implements model/core/device_cuda.h and captured_work.h.
 #include "tests/fake_cuda/fake_memory.h"
 
 #include <sys/mman.h>
@@ -11,6 +11,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "model/core/captured_work.h"
 #include "model/core/device_cuda.h"
 
 namespace grpo {
@@ -175,5 +176,16 @@ void cuda_record_event(Device, void*, Stream) {}
 void cuda_wait_event(Device, Stream, void*) {}
 
 bool cuda_event_is_done(Device, void*) { return true; }
+
+struct CapturedWork::State {
+  std::function<void(Stream)> work;
+};
+
+CapturedWork::CapturedWork(Device, std::function<void(Stream)> work)
+    : state_(std::make_unique<State>(State{std::move(work)})) {}
+
+CapturedWork::~CapturedWork() = default;
+
+void CapturedWork::launch(Stream stream) { state_->work(stream); }
 
 }  // namespace grpo

@@ -39,6 +39,7 @@ struct Schedule {
   int64_t page_size_tokens = 16;
   int64_t prefill_chunk_tokens = 512;
   int64_t max_sequence_tokens = 64;
+  bool enforce_eager = false;
   InjectedFault fault = InjectedFault::kNone;
 
   operator EngineOptions() const {
@@ -46,6 +47,7 @@ struct Schedule {
             .max_batch_size = max_batch_size,
             .page_size_tokens = page_size_tokens,
             .prefill_chunk_tokens = prefill_chunk_tokens,
+            .enforce_eager = enforce_eager,
             .fault = fault};
   }
 };

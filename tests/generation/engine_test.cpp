@@ -222,6 +222,43 @@ TEST(Engine, PromptsRunTogether) {
   }
 }
 
+// Graphs are of few shapes: rows and pages are filled up, which leaves no trace either.
+TEST(Engine, GraphsRunOnGpusAndChangeNoBit) {
+  for (const DType dtype : {DType::kFloat32, DType::kBfloat16}) {
+    EngineRank rank(odd_config(), dtype);
+    const bool is_gpu = rank.memory.ctx.device.kind == DeviceKind::kCuda;
+    const std::vector<GenerationRequest> requests = make_requests(8);
+    const Draws draws{.max_new_tokens = 12, .stops = {2, 40, 41, 42, 43}};
+    const std::string expected = describe(rank.generate(requests, draws, {.enforce_eager = true}));
+    EXPECT_EQ(rank.counters.graph_launches, 0);
+    for (const int64_t batch : {3, 20, 64}) {
+      for (const int64_t page : {1, 3, 64}) {
+        const Schedule schedule{.max_batch_size = batch, .page_size_tokens = page};
+        ASSERT_EQ(describe(rank.generate(requests, draws, schedule)), expected)
+            << "batch " << batch << ", page " << page;
+        EXPECT_EQ(rank.counters.graph_launches > 0, is_gpu);
+      }
+    }
+  }
+}
+
+// A recorded forward reads the present weights, and none of a workspace that is gone.
+TEST(Engine, GraphsOutliveWeightsAndWorkspaces) {
+  EngineRank rank;
+  const std::vector<GenerationRequest> requests = make_requests(8);
+  Engine engine(rank.model.transformer, Schedule{}, rank.memory.allocator);
+  const Schedule eager{.enforce_eager = true};
+  for (const uint64_t seed : {7, 8, 9}) {
+    grpo::testing::fill_lively(rank.model.store, seed);
+    Workspace workspace(rank.memory.allocator);
+    OpContext ctx{rank.memory.ctx.device, Stream::none(), workspace, &rank.memory.matrix_library};
+    const std::string expected = describe(rank.generate(requests, {}, eager));
+    for (int call = 0; call < 2; ++call) {
+      EXPECT_EQ(describe(engine.generate(requests, Draws{}, ctx, ignore_progress)), expected);
+    }
+  }
+}
+
 // So that a batch whose sequences end one by one does not run a prompt at a time.
 TEST(Engine, PromptsWaitUntilAnEighthOfTheBatchIsFree) {
   EngineRank rank;

@@ -1,0 +1,49 @@
+// Recorded work of a CUDA device; skipped, with the reason, where there is none that this build can
+// use.
+#include "model/core/captured_work.h"
+
+#include <gtest/gtest.h>
+
+#include "model/core/device_cuda.h"
+#include "model/core/host_transfer.h"
+
+namespace grpo {
+namespace {
+
+constexpr Device kCuda{DeviceKind::kCuda, 0};
+
+class CapturedWorkTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      check_cuda_device(kCuda);
+    } catch (const CudaError& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+
+  Allocator allocator_{kCuda};
+};
+
+TEST_F(CapturedWorkTest, RunsWhenLaunchedAndAsOftenAsLaunched) {
+  const OwnedTensor counts(allocator_, "test", DType::kUint8, {4});
+  const OwnedTensor copies(allocator_, "test", DType::kUint8, {4});
+  const Tensor from = counts;
+  const Tensor to = copies;
+  CapturedWork work(kCuda, [from, to](Stream stream) {
+    cuda_copy_bytes(to.raw(), kCuda, from.raw(), kCuda, 4, stream);
+    cuda_fill_bytes(kCuda, from.raw(), 0xAB, 2, stream);
+  });
+  using Bytes = std::vector<uint8_t>;
+  EXPECT_EQ(to_host<uint8_t>(counts), Bytes(4, 0));
+  work.launch(Stream::none());
+  EXPECT_EQ(to_host<uint8_t>(copies), Bytes(4, 0));
+  EXPECT_EQ(to_host<uint8_t>(counts), (Bytes{0xAB, 0xAB, 0, 0}));
+  cuda_fill_bytes(kCuda, from.raw(), 7, 4, Stream::none());
+  work.launch(Stream::none());
+  EXPECT_EQ(to_host<uint8_t>(copies), Bytes(4, 7));
+  EXPECT_EQ(to_host<uint8_t>(counts), (Bytes{0xAB, 0xAB, 7, 7}));
+}
+
+}  // namespace
+}  // namespace grpo
