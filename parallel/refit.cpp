@@ -24,17 +24,19 @@ struct Sums {
 // Adds the regions that this rank counts.
 void add_fingerprint(const Tensor& sum, const ShardedParameterStore& store,
                      const std::vector<FingerprintRegion>& regions, DType dtype, OpContext& ctx) {
+  std::vector<ops::PlacedRegion> placed;
+  placed.reserve(regions.size());
   for (const FingerprintRegion& region : regions) {
-    ops::add_fingerprint(
-        sum,
-        {.matrix = store.shard(region.parameter),
-         .row = region.row,
-         .col = region.col,
-         .num_rows = region.num_rows,
-         .num_cols = region.num_cols},
-        {.tensor_key = region.tensor_key, .row = region.logical_row, .col = region.logical_col},
-        dtype, ctx);
+    placed.push_back({.region = {.matrix = store.shard(region.parameter),
+                                 .row = region.row,
+                                 .col = region.col,
+                                 .num_rows = region.num_rows,
+                                 .num_cols = region.num_cols},
+                      .place = {.tensor_key = region.tensor_key,
+                                .row = region.logical_row,
+                                .col = region.logical_col}});
   }
+  ops::add_fingerprints(sum, placed, dtype, ctx);
 }
 
 // One direction's messages of a window: a buffer a peer, filled and read task by task.
@@ -130,22 +132,22 @@ class RefitExecution {
     }
     outgoing.allocate(destination_.allocator());
     incoming.allocate(destination_.allocator());
+    std::vector<ops::RegionCopy> local, sent, received;
     for (size_t i = begin; i < end; ++i) {
       const TransferTask& task = plan_.tasks()[i];
       if (is_from_me(task) && is_to_me(task)) {
-        write(task, source_region(task));
+        local.push_back({place_of(task), source_region(task)});
       } else if (is_from_me(task)) {
-        ops::copy_region(outgoing.next(task.destination_rank, task), source_region(task), Tensor(),
-                         ctx_);
+        sent.push_back({outgoing.next(task.destination_rank, task), source_region(task)});
+      } else if (is_to_me(task)) {
+        received.push_back({place_of(task), incoming.next(task.source_rank, task)});
+        remote_bytes_ += task.num_elements() * size_of(plan_.wire_dtype());
       }
     }
+    ops::copy_regions(sent, Tensor(), ctx_);
     world_.exchange(outgoing.messages(), incoming.messages(), ctx_.stream);
-    for (size_t i = begin; i < end; ++i) {
-      const TransferTask& task = plan_.tasks()[i];
-      if (!is_to_me(task) || is_from_me(task)) continue;
-      write(task, incoming.next(task.source_rank, task));
-      remote_bytes_ += task.num_elements() * size_of(plan_.wire_dtype());
-    }
+    ops::copy_regions(local, num_changed_, ctx_);
+    ops::copy_regions(received, num_changed_, ctx_);
   }
 
   int64_t bytes() const { return bytes_; }
@@ -165,14 +167,14 @@ class RefitExecution {
             .num_cols = task.num_cols};
   }
 
-  void write(const TransferTask& task, const ops::Region& from) {
-    const ops::Region to{.matrix = destination_.shard(task.destination_parameter),
-                         .row = task.destination_row,
-                         .col = task.destination_col,
-                         .num_rows = task.num_rows,
-                         .num_cols = task.num_cols};
-    ops::copy_region(to, from, num_changed_, ctx_);
-    bytes_ += task.num_elements() * size_of(to.matrix.dtype());
+  // Where a task goes in the generation model; counts its bytes.
+  ops::Region place_of(const TransferTask& task) {
+    bytes_ += task.num_elements() * size_of(destination_.dtype());
+    return {.matrix = destination_.shard(task.destination_parameter),
+            .row = task.destination_row,
+            .col = task.destination_col,
+            .num_rows = task.num_rows,
+            .num_cols = task.num_cols};
   }
 
   const RefitPlan& plan_;
@@ -210,8 +212,8 @@ RefitReport refit(const RefitPlan& plan, const ShardedParameterStore& source,
                   ShardedParameterStore& destination, Communicator& world) {
   const auto start = std::chrono::steady_clock::now();
   const Sums sums(destination.allocator());
-  Workspace no_scratch(destination.allocator());
-  OpContext ctx{destination.device(), Stream::none(), no_scratch};
+  Workspace scratch(destination.allocator());
+  OpContext ctx{destination.device(), Stream::none(), scratch};
   RefitExecution execution(plan, source, destination, world, sums.changed(), ctx);
   execution.check_agreement();
   for (size_t i = 0; i + 1 < plan.window_offsets().size(); ++i) {

@@ -87,12 +87,12 @@ void ordered_sum_cuda(const Tensor&, std::span<const Tensor>, OpContext&) {
 
 void add_into_cuda(const Tensor&, const Tensor&, OpContext&) { throw_no_cuda("add_into"); }
 
-void copy_region_cuda(const Region&, const Region&, const Tensor&, OpContext&) {
-  throw_no_cuda("copy_region");
+void copy_regions_cuda(std::span<const RegionCopy>, const Tensor&, OpContext&) {
+  throw_no_cuda("copy_regions");
 }
 
-void add_fingerprint_cuda(const Tensor&, const Region&, const LogicalPlace&, DType, OpContext&) {
-  throw_no_cuda("add_fingerprint");
+void add_fingerprints_cuda(const Tensor&, std::span<const PlacedRegion>, DType, OpContext&) {
+  throw_no_cuda("add_fingerprints");
 }
 
 void copy_pages_cuda(const Tensor&, std::span<const PageCopy>, OpContext&) {

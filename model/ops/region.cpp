@@ -23,30 +23,39 @@ void check_region(const OperandChecks& checks, const char* op, const char* opera
 
 }  // namespace
 
-void copy_region(const Region& destination, const Region& source, const Tensor& num_changed,
-                 OpContext& ctx) {
-  const char* op = "copy_region";
+void copy_regions(std::span<const RegionCopy> copies, const Tensor& num_changed, OpContext& ctx) {
+  const char* op = "copy_regions";
   const OperandChecks checks(op, ctx);
-  check_region(checks, op, "destination", destination);
-  check_region(checks, op, "source", source);
   checks.expect_if_present("num_changed", num_changed, DType::kInt64, {1});
-  CHECK(destination.num_rows == source.num_rows && destination.num_cols == source.num_cols,
-        "{}: {} x {} into {} x {}", op, source.num_rows, source.num_cols, destination.num_rows,
-        destination.num_cols);
+  for (const auto& [destination, source] : copies) {
+    check_region(checks, op, "destination", destination);
+    check_region(checks, op, "source", source);
+    CHECK(destination.num_rows == source.num_rows && destination.num_cols == source.num_cols,
+          "{}: {} x {} into {} x {}", op, source.num_rows, source.num_cols, destination.num_rows,
+          destination.num_cols);
+  }
   dispatch_device(
-      ctx, [&] { copy_region_cpu(destination, source, num_changed); },
-      [&] { copy_region_cuda(destination, source, num_changed, ctx); });
+      ctx,
+      [&] {
+        for (const auto& [destination, source] : copies) {
+          copy_region_cpu(destination, source, num_changed);
+        }
+      },
+      [&] { copy_regions_cuda(copies, num_changed, ctx); });
 }
 
-void add_fingerprint(const Tensor& sum, const Region& region, const LogicalPlace& place,
-                     DType dtype, OpContext& ctx) {
-  const char* op = "add_fingerprint";
+void add_fingerprints(const Tensor& sum, std::span<const PlacedRegion> regions, DType dtype,
+                      OpContext& ctx) {
+  const char* op = "add_fingerprints";
   const OperandChecks checks(op, ctx);
-  check_region(checks, op, "region", region);
   checks.expect("sum", sum, DType::kInt64, {1});
+  for (const PlacedRegion& placed : regions) check_region(checks, op, "region", placed.region);
   dispatch_device(
-      ctx, [&] { add_fingerprint_cpu(sum, region, place, dtype); },
-      [&] { add_fingerprint_cuda(sum, region, place, dtype, ctx); });
+      ctx,
+      [&] {
+        for (const auto& [region, place] : regions) add_fingerprint_cpu(sum, region, place, dtype);
+      },
+      [&] { add_fingerprints_cuda(sum, regions, dtype, ctx); });
 }
 
 }  // namespace grpo::ops

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "model/core/tensor.h"
 #include "model/ops/op_context.h"
@@ -17,11 +18,17 @@ struct Region {
   int64_t num_cols;
 };
 
-// destination = source, rounded to nearest even where bfloat16 takes float32. Adds to `num_changed`
-// how many elements have other bits than before. The two do not overlap.
-void copy_region(const Region& destination, const Region& source,
-                 const Tensor& num_changed,  // [1] int64, or absent
-                 OpContext& ctx);
+struct RegionCopy {
+  Region destination;
+  Region source;
+};
+
+// destination = source for each copy, rounded to nearest even where bfloat16 takes float32. Adds to
+// `num_changed` how many elements have other bits than before. No destination overlaps another
+// region of the call.
+void copy_regions(std::span<const RegionCopy> copies,
+                  const Tensor& num_changed,  // [1] int64, or absent
+                  OpContext& ctx);
 
 // Where a region lies in its logical tensor.
 struct LogicalPlace {
@@ -30,9 +37,14 @@ struct LogicalPlace {
   int64_t col;
 };
 
+struct PlacedRegion {
+  Region region;
+  LogicalPlace place;
+};
+
 // Adds, modulo 2^64, a hash of (tensor, row, column, bits as `dtype`) of every element: no order,
 // so the sum over any cut of a tensor is the same on every device.
-void add_fingerprint(const Tensor& sum,  // [1] int64
-                     const Region& region, const LogicalPlace& place, DType dtype, OpContext& ctx);
+void add_fingerprints(const Tensor& sum,  // [1] int64
+                      std::span<const PlacedRegion> regions, DType dtype, OpContext& ctx);
 
 }  // namespace grpo::ops

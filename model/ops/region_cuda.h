@@ -5,9 +5,9 @@
 
 namespace grpo::ops {
 
-void copy_region_cuda(const Region& destination, const Region& source, const Tensor& num_changed,
-                      OpContext& ctx);
-void add_fingerprint_cuda(const Tensor& sum, const Region& region, const LogicalPlace& place,
-                          DType dtype, OpContext& ctx);
+void copy_regions_cuda(std::span<const RegionCopy> copies, const Tensor& num_changed,
+                       OpContext& ctx);
+void add_fingerprints_cuda(const Tensor& sum, std::span<const PlacedRegion> regions, DType dtype,
+                           OpContext& ctx);
 
 }  // namespace grpo::ops

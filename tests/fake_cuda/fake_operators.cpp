@@ -168,14 +168,19 @@ void ordered_sum_cuda(const Tensor& out, std::span<const Tensor> rows, OpContext
 
 void add_into_cuda(const Tensor& y, const Tensor& x, OpContext&) { run_on_host(add_into, y, x); }
 
-void copy_region_cuda(const Region& destination, const Region& source, const Tensor& num_changed,
-                      OpContext&) {
-  run_on_host(copy_region, destination, source, num_changed);
+void copy_regions_cuda(std::span<const RegionCopy> copies, const Tensor& num_changed, OpContext&) {
+  std::vector<RegionCopy> moved;
+  for (const auto& [destination, source] : copies) {
+    moved.push_back({on_host(destination), on_host(source)});
+  }
+  copy_regions(moved, on_host(num_changed), testing::host_context());
 }
 
-void add_fingerprint_cuda(const Tensor& sum, const Region& region, const LogicalPlace& place,
-                          DType dtype, OpContext&) {
-  run_on_host(add_fingerprint, sum, region, place, dtype);
+void add_fingerprints_cuda(const Tensor& sum, std::span<const PlacedRegion> regions, DType dtype,
+                           OpContext&) {
+  std::vector<PlacedRegion> moved;
+  for (const auto& [region, place] : regions) moved.push_back({on_host(region), place});
+  add_fingerprints(on_host(sum), moved, dtype, testing::host_context());
 }
 
 void residual_add_cuda(const Tensor& out, const Tensor& a, const Tensor& b, OpContext&) {

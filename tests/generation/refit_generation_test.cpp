@@ -6,6 +6,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "model/core/host_transfer.h"
 #include "parallel/refit.h"
 #include "tests/generation/engine_fixture.h"
 #include "tests/parallel/coded_weights.h"
@@ -87,6 +88,12 @@ class TrainedRank {
   Draws draws{.temperature = 0.7, .top_k = 5, .top_p = 0.9};
 };
 
+void overwrite_row(const Tensor& shard, int64_t row, float value) {
+  HostDraft draft(shard.rows(row, 1));
+  for (int64_t c = 0; c < shard.size(1); ++c) parallel::write_value(draft.view(), c, value);
+  draft.commit();
+}
+
 class RefitGeneration : public ::testing::TestWithParam<DType> {
  protected:
   void SetUp() override { ::alarm(60); }
@@ -126,7 +133,7 @@ TEST_P(RefitGeneration, WeightsThatDifferAreNoticed) {
     const uint64_t fingerprint = rank.refit().destination_fingerprint;
     if (world.rank() == 1) {
       const Tensor shard = rank.policy.store.shard(rank.policy.parameters.layers[0].o_weight);
-      for (int64_t c = 0; c < shard.size(1); ++c) parallel::write_value(shard, c, 0.5f);
+      overwrite_row(shard, 0, 0.5f);
     }
     rank.policy.store.mark_weights_changed();
     CHECK(rank.num_mismatches(rank.generate()) > 0);
@@ -212,9 +219,7 @@ TEST_P(RefitGeneration, PaddingIsNeverSampledNorNormalizedOver) {
         for (int64_t row = 0; row < shard.size(0); ++row) {
           if (is_real[static_cast<size_t>(row)]) continue;
           ++num_padded;
-          for (int64_t c = 0; c < shard.size(1); ++c) {
-            parallel::write_value(shard, row * shard.size(1) + c, 1e30f);
-          }
+          overwrite_row(shard, row, 1e30f);
         }
       }
       CHECK(num_padded > 0 || world.rank() + 1 < num_ranks);

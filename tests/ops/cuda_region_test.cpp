@@ -4,6 +4,19 @@
 namespace grpo::ops {
 namespace {
 
+// One region a call.
+void copy_region(const Region& destination, const Region& source, const Tensor& num_changed,
+                 OpContext& ctx) {
+  const RegionCopy copy{destination, source};
+  copy_regions({&copy, 1}, num_changed, ctx);
+}
+
+void add_fingerprint(const Tensor& sum, const Region& region, const LogicalPlace& place,
+                     DType dtype, OpContext& ctx) {
+  const PlacedRegion placed{region, place};
+  add_fingerprints(sum, {&placed, 1}, dtype, ctx);
+}
+
 struct RegionCase {
   Shape matrix;
   int64_t row, col, num_rows, num_cols;
@@ -66,6 +79,61 @@ TEST_P(CudaRegionTest, AddFingerprint) {
       });
     }
   }
+}
+
+class CudaManyRegionsTest : public CudaTest<::testing::Test> {};
+
+// Regions of all cases and types in one call, as a refit moves them.
+TEST_F(CudaManyRegionsTest, OneCallDoesWhatManyDo) {
+  std::vector<Tensor> sources, befores;
+  for (const RegionCase& c : kCases) {
+    for (const DType from : kActivationDTypes) {
+      for (const DType to : kActivationDTypes) {
+        sources.push_back(random(from, c.matrix));
+        befores.push_back(random(to, c.matrix));
+      }
+    }
+  }
+  const auto region_of = [&](const Tensor& matrix, size_t i) {
+    const RegionCase& c = kCases[i / 4];
+    return Region{matrix, c.row, c.col, c.num_rows, c.num_cols};
+  };
+  const auto run = [&](const std::vector<Tensor>& to, const std::vector<Tensor>& from,
+                       const Tensor& changed, const Tensor& sum, OpContext& where) {
+    std::vector<RegionCopy> copies;
+    std::vector<PlacedRegion> placed;
+    for (size_t i = 0; i < to.size(); ++i) {
+      copies.push_back({region_of(to[i], i), region_of(from[i], i)});
+      placed.push_back({copies.back().destination,
+                        {.tensor_key = 77 + i, .row = static_cast<int64_t>(i), .col = 3}});
+    }
+    copy_regions(copies, changed, where);
+    add_fingerprints(sum, placed, DType::kBfloat16, where);
+  };
+  const auto zero = [&] {
+    const Tensor tensor = make(DType::kInt64, {1});
+    fill_zero(tensor);
+    return tensor;
+  };
+  std::vector<Tensor> wanted;
+  for (const Tensor& before : befores) wanted.push_back(copy(before));
+  const Tensor changed = zero();
+  const Tensor sum = zero();
+  run(wanted, sources, changed, sum, ctx());
+  EXPECT_GT(changed.data<int64_t>()[0], 0);
+  wanted.push_back(changed);
+  wanted.push_back(sum);
+  expect_bits(Results(wanted.begin(), wanted.end()), [&](int64_t shift) {
+    std::vector<Tensor> to, from;
+    for (const Tensor& before : befores) to.push_back(to_cuda(before, shift));
+    for (const Tensor& source : sources) from.push_back(to_cuda(source, shift));
+    const Tensor count = to_cuda(zero());
+    const Tensor total = to_cuda(zero());
+    run(to, from, count, total, cuda());
+    to.push_back(count);
+    to.push_back(total);
+    return Results(to.begin(), to.end());
+  });
 }
 
 }  // namespace
