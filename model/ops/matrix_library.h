@@ -58,8 +58,14 @@ class MatrixLibrary {
   // the exact class, where that is asked for).
   void multiply(const MatrixProduct& product, OpContext& ctx);
 
-  // The algorithm for a product, for messages: "algorithm 66, tile 20, stages 36, split-K 1, ...".
+  // The algorithm for a product, for messages: "algorithm 66, tile 20, stages 36, ...".
   std::string describe(const MatrixProduct& product);
+
+  // For measurements alone: products take the heuristic's candidate of this rank (0, the best, is
+  // the default), or the last there is. What was chosen before is forgotten.
+  void set_candidate_rank(int rank);
+  // The algorithm of the latest product; "" on the CPU.
+  std::string describe_latest() const;
 
  private:
   struct State;

@@ -99,11 +99,13 @@ bool is_exact_class(const cublasLtMatmulAlgo_t& algorithm) {
 }
 
 std::string algorithm_text(const cublasLtMatmulAlgo_t& algorithm) {
-  return fmt::format("algorithm {}, tile {}, stages {}, split-K {}, reduction scheme {}",
-                     algorithm_attribute<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_ID),
-                     algorithm_attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID),
-                     algorithm_attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID),
-                     num_splits(algorithm), reduction_scheme(algorithm));
+  return fmt::format(
+      "algorithm {}, tile {}, stages {}, cluster {}, split-K {}, reduction scheme {}",
+      algorithm_attribute<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_ID),
+      algorithm_attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID),
+      algorithm_attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+      algorithm_attribute<uint16_t>(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID),
+      num_splits(algorithm), reduction_scheme(algorithm));
 }
 
 // Everything that an algorithm is chosen by.
@@ -140,6 +142,8 @@ struct MatrixLibrary::State {
   Device device;
   cublasLtHandle_t handle = nullptr;
   std::map<PlanKey, Plan> plans;
+  int candidate_rank = 0;
+  const Plan* latest = nullptr;
 
   explicit State(Device on) : device(on) {
     check_cuda_device(device);  // selects it too: the handle belongs to the current one
@@ -190,10 +194,15 @@ Plan MatrixLibrary::State::choose(const MatrixProduct& product) const {
                                      kMaxCandidates, candidates.data(), &num_candidates);
   if (status != CUBLAS_STATUS_SUCCESS) num_candidates = 0;
   const cublasLtMatmulHeuristicResult_t* best = nullptr;  // candidates come best first
+  int num_taken = 0;
   for (const auto& candidate : std::span(candidates).first(static_cast<size_t>(num_candidates))) {
     if (candidate.state != CUBLAS_STATUS_SUCCESS) continue;
     if (product.split_k == SplitK::kNever && !is_exact_class(candidate.algo)) continue;
-    if (best == nullptr) best = &candidate;
+    if (num_taken <= candidate_rank) {
+      best = &candidate;
+      ++num_taken;
+    }
+    if (num_taken <= candidate_rank) continue;
     if (product.split_k != SplitK::kForced || num_splits(best->algo) > 1) break;
     if (num_splits(candidate.algo) > 1) best = &candidate;
   }
@@ -213,6 +222,18 @@ std::string MatrixLibrary::describe(const MatrixProduct& product) {
   return algorithm_text(state_->plan(bucket_product(product)).algorithm);
 }
 
+void MatrixLibrary::set_candidate_rank(int rank) {
+  if (state_ == nullptr) return;
+  state_->candidate_rank = rank;
+  state_->plans.clear();
+  state_->latest = nullptr;
+}
+
+std::string MatrixLibrary::describe_latest() const {
+  if (state_ == nullptr || state_->latest == nullptr) return "";
+  return algorithm_text(state_->latest->algorithm);
+}
+
 void MatrixLibrary::multiply(const MatrixProduct& product, OpContext& ctx) {
   CHECK(state_ != nullptr && state_->device == ctx.device, "{}: no matrix library of {}",
         product.op, device_name(ctx.device));
@@ -221,6 +242,7 @@ void MatrixLibrary::multiply(const MatrixProduct& product, OpContext& ctx) {
   CUDA_CHECK(cudaSetDevice(ctx.device.index));
   Descriptors d(product);
   const auto run = [&](const Plan& plan) {
+    state_->latest = &plan;
     const Workspace::Scope scope(ctx.workspace);
     const Tensor scratch = ctx.workspace.take(
         DType::kUint8, {static_cast<int64_t>(plan.workspace_bytes + kWorkspaceAlignment)});

@@ -173,4 +173,8 @@ MatrixLibrary::MatrixLibrary(Device device) {
 
 MatrixLibrary::~MatrixLibrary() = default;
 
+void MatrixLibrary::set_candidate_rank(int) {}
+
+std::string MatrixLibrary::describe_latest() const { return ""; }
+
 }  // namespace grpo

@@ -286,4 +286,8 @@ MatrixLibrary::MatrixLibrary(Device) {}
 
 MatrixLibrary::~MatrixLibrary() = default;
 
+void MatrixLibrary::set_candidate_rank(int) {}
+
+std::string MatrixLibrary::describe_latest() const { return ""; }
+
 }  // namespace grpo

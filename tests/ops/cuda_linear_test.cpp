@@ -234,6 +234,28 @@ TEST_P(CudaLinearSplitTest, SplitSumsAreCloseAndNoticed) {
   }
 }
 
+class CudaLinearCandidatesTest : public CudaTest<::testing::Test> {};
+
+// What numerics contract 1 rests on: any of them may serve any number of rows.
+TEST_F(CudaLinearCandidatesTest, EveryExactAlgorithmGivesTheSameBits) {
+  start_matrix_library();
+  MatrixLibrary& library = *cuda().matrix_library;
+  const Tensor x = to_cuda(random(DType::kBfloat16, {333, 896}));
+  const Tensor weight = to_cuda(random(DType::kBfloat16, {1152, 896}));
+  const Tensor bias = to_cuda(random(DType::kBfloat16, {1152}));
+  Tensor first;
+  std::vector<std::string> algorithms;
+  for (int rank = 0; rank < 8; ++rank) {
+    library.set_candidate_rank(rank);
+    const Tensor out = cuda_make(DType::kBfloat16, {333, 1152});
+    linear_forward(out, x, weight, bias, cuda());
+    algorithms.push_back(library.describe_latest());
+    if (rank == 0) first = to_host(out);
+    expect_same_bits(to_host(out), first, algorithms.back().c_str());
+  }
+  EXPECT_NE(algorithms[1], algorithms[0]);
+}
+
 TEST(CudaLinearWithoutDevicesTest, MatrixLibraryIsNeeded) {
   OpTestTensors tensors;
   OpContext context{kTestCuda, Stream::none(), tensors.ctx().workspace};

@@ -48,7 +48,7 @@ def cells(line):
 class BenchmarkTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.text, cls.json = measure("--kernels")
+        cls.text, cls.json = measure("--kernels", "--products=2")
         cls.phases = {(row["section"], row["phase"]): row for row in cls.json["phases"]}
 
     def test_every_phase_is_measured(self):
@@ -98,10 +98,22 @@ class BenchmarkTest(unittest.TestCase):
             floor = max(row["flops"] / ceilings["flops_per_second"], row["bytes"] / ceilings["bytes_per_second"])
             self.assertAlmostEqual(row["share_of_floor"], floor / row["seconds_per_call"], places=12)
 
+    def test_products_are_those_of_the_kernels(self):
+        products = {row["operator"]: row for row in self.json["products"]}
+        kernels = {row["operator"]: row for row in self.json["kernels"] if row["operator"].endswith(
+            ("product", "input gradient", "weight gradient"))}
+        self.assertEqual(set(products), set(kernels))
+        self.assertEqual(len(products), 15)
+        for name, row in products.items():
+            self.assertEqual(row["rank"], 0, "the CPU has one algorithm")
+            self.assertEqual(row["flops"], kernels[name]["flops"])
+            self.assertGreater(row["seconds_per_call"], 0)
+        self.assertIn("| qkv product ", self.text.split("| product ")[1])
+
     def test_the_tables_come_last_and_say_what_the_json_says(self):
         lines = self.text.splitlines()
         kernels = next(i for i, line in enumerate(lines) if cells(line)[0] == "operator")
-        names = [cells(line)[0] for line in lines[kernels + 2:] if line.startswith("|")]
+        names = [cells(line)[0] for line in lines[kernels + 2:]]
         self.assertEqual(names[:len(self.json["kernels"])], [row["operator"] for row in self.json["kernels"]])
         self.assertEqual(names[len(self.json["kernels"])], "sum")
         begin = next(i for i, line in enumerate(lines) if cells(line)[0] == "measured")

@@ -339,23 +339,52 @@ double seconds_per_call(Rig& rig, RandomNumbers& numbers, const MakeCall& make_c
   return median(seconds) / static_cast<double>(rounds * std::ssize(calls));
 }
 
-}  // namespace
+bool is_product(const OperatorWork& operation) {
+  return operation.name.ends_with(" product") || operation.name.ends_with(" input gradient") ||
+         operation.name.ends_with(" weight gradient");
+}
 
-std::vector<KernelRow> measure_kernels(Rig& rig) {
-  rig.allocator().set_phase("operators");
+// Of one optimizer step.
+std::vector<OperatorWork> step_operators(const Rig& rig) {
   const Options& options = rig.options();
   const ModelWork work(options.model, rig.activation_bytes());
   std::vector<OperatorWork> list = work.training_pass(pass_shape(options));
   for (OperatorWork& one : list) one.calls *= static_cast<double>(options.micro_batches);
   for (const OperatorWork& one : work.optimizer_step()) list.push_back(one);
+  return list;
+}
+
+}  // namespace
+
+std::vector<KernelRow> measure_kernels(Rig& rig) {
+  rig.allocator().set_phase("operators");
   const StepOperators operators(rig);
   RandomNumbers numbers(rig.allocator());
   std::vector<KernelRow> rows;
-  for (const OperatorWork& one : list) {
+  for (const OperatorWork& one : step_operators(rig)) {
     rows.push_back({one, seconds_per_call(rig, numbers, operators.find(one.name))});
     std::fprintf(stderr, "  %s: %.1f us\n", one.name.c_str(), 1e6 * rows.back().seconds);
   }
   sort_kernels(rows);
+  return rows;
+}
+
+std::vector<ProductRow> measure_products(Rig& rig) {
+  rig.allocator().set_phase("products");
+  const StepOperators operators(rig);
+  RandomNumbers numbers(rig.allocator());
+  std::vector<ProductRow> rows;
+  for (const OperatorWork& one : step_operators(rig)) {
+    if (!is_product(one)) continue;
+    for (int rank = 0; rank < rig.options().product_candidates; ++rank) {
+      rig.matrix_library().set_candidate_rank(rank);
+      const double seconds = seconds_per_call(rig, numbers, operators.find(one.name));
+      const std::string algorithm = rig.matrix_library().describe_latest();
+      if (rank > 0 && algorithm == rows.back().algorithm) break;  // there are no more
+      rows.push_back({one, rank, seconds, algorithm});
+    }
+  }
+  rig.matrix_library().set_candidate_rank(0);
   return rows;
 }
 

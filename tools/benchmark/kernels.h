@@ -12,4 +12,8 @@ namespace grpo::benchmark {
 // one wait; calls take turns over several sets of operands where one would fit into a cache.
 std::vector<KernelRow> measure_kernels(Rig& rig);
 
+// Every product among them under options().product_candidates algorithms, the library's choice
+// first.
+std::vector<ProductRow> measure_products(Rig& rig);
+
 }  // namespace grpo::benchmark

@@ -21,7 +21,8 @@ Report describe(const Rig& rig) {
   const Options& options = rig.options();
   const model::ModelConfig& m = options.model;
   const auto text = [](const auto& value) { return fmt::format("{}", value); };
-  Report report{.setting = {}, .ceilings = options.ceilings, .phases = {}, .kernels = {}};
+  Report report{
+      .setting = {}, .ceilings = options.ceilings, .phases = {}, .kernels = {}, .products = {}};
   report.setting = {
       {"version", app::kVersion},
       {"device", rig.device_description()},
@@ -59,6 +60,10 @@ void measure(Rig& rig, Report& report) {
   if (rig.options().kernels) {
     std::fprintf(stderr, "measuring operators\n");
     report.kernels = measure_kernels(rig);
+  }
+  if (rig.options().product_candidates > 0) {
+    std::fprintf(stderr, "measuring products\n");
+    report.products = measure_products(rig);
   }
 }
 

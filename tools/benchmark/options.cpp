@@ -172,6 +172,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       ->delimiter(',');
   app.add_flag("--kernels", options.kernels, "also time every operator of the training step")
       ->disable_flag_override();
+  app.add_option("--products", options.product_candidates,
+                 "also time this many of the matrix library's algorithms for every product")
+      ->check(CLI::Range(int64_t{0}, int64_t{32}))
+      ->type_name("N");
   app.add_flag("--fast", options.fast, "numerics.mode=fast: products may split their sums")
       ->disable_flag_override();
   app.add_option("--precision", options.precision, "bfloat16 or float32");

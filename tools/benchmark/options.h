@@ -21,7 +21,8 @@ struct Options {
   std::string device = "auto";
   std::set<Part> parts;
   bool kernels = false;
-  bool fast = false;  // numerics.mode
+  int64_t product_candidates = 0;  // of each product's algorithms, best first
+  bool fast = false;               // numerics.mode
   int64_t repeats = 3;
   Ceilings ceilings;
   std::string json_path;  // "": none

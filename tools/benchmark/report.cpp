@@ -80,6 +80,19 @@ std::string kernel_table(const Report& report) {
   return table(rows, 2);
 }
 
+std::string product_table(const std::vector<ProductRow>& products) {
+  std::vector<std::vector<std::string>> rows{
+      {"product", "algorithm", "rank", "us", "TFLOP/s", "ms a step less than rank 0"}};
+  double first_seconds = 0;
+  for (const ProductRow& p : products) {
+    if (p.rank == 0) first_seconds = p.seconds;
+    rows.push_back({p.operation.name, p.algorithm, fmt::format("{}", p.rank),
+                    number(1e6 * p.seconds), number(p.operation.work.flops / p.seconds / 1e12),
+                    fmt::format("{:.2f}", 1e3 * p.operation.calls * (first_seconds - p.seconds))});
+  }
+  return table(rows, 2);
+}
+
 }  // namespace
 
 void sort_kernels(std::vector<KernelRow>& kernels) {
@@ -93,6 +106,7 @@ std::string to_markdown(const Report& report) {
   std::string text;
   for (const auto& [name, value] : report.setting) text += fmt::format("* {}: {}\n", name, value);
   if (!report.kernels.empty()) text += "\n" + kernel_table(report);
+  if (!report.products.empty()) text += "\n" + product_table(report.products);
   if (!report.phases.empty()) text += "\n" + phase_table(report.phases);
   return text;
 }
@@ -124,6 +138,14 @@ std::string to_json(const Report& report) {
          {"flops", op.work.flops},
          {"bytes", op.work.bytes},
          {"share_of_floor", report.ceilings.floor_seconds(op.work) / kernel.seconds}});
+  }
+  json["products"] = nlohmann::ordered_json::array();
+  for (const ProductRow& p : report.products) {
+    json["products"].push_back({{"operator", p.operation.name},
+                                {"rank", p.rank},
+                                {"seconds_per_call", p.seconds},
+                                {"flops", p.operation.work.flops},
+                                {"algorithm", p.algorithm}});
   }
   return json.dump(2) + "\n";
 }

@@ -26,11 +26,20 @@ struct KernelRow {
   double seconds;          // a call
 };
 
+// A product under one of the matrix library's algorithms.
+struct ProductRow {
+  OperatorWork operation;
+  int rank;  // in the library's order; 0 is what a run takes
+  double seconds;
+  std::string algorithm;
+};
+
 struct Report {
   std::vector<std::pair<std::string, std::string>> setting;  // name, value; in order
   Ceilings ceilings;
   std::vector<PhaseRow> phases;
   std::vector<KernelRow> kernels;
+  std::vector<ProductRow> products;
 };
 
 // Kernels are sorted by their time in a step, most first.

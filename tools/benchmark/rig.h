@@ -29,6 +29,7 @@ class Rig {
   Device device() const { return device_.device; }
   Allocator& allocator() { return allocator_; }
   OpContext& ctx() { return *ctx_; }
+  MatrixLibrary& matrix_library() { return matrix_library_; }
   rl::PolicyModels& models() { return models_; }
   rl::Optimizer& optimizer() { return optimizer_; }
   const model::TransformerParameters& parameters() const { return parameters_; }
