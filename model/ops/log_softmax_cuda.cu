@@ -133,7 +133,7 @@ void compute_cuts_cuda(TokenCut* cuts, const Tensor& logits, const SamplingFilte
   if (rows.num_rows == 0) return;
   const Workspace::Scope scope(ctx.workspace);
   const RowStatistics statistics = softmax_statistics(op, rows, {}, nullptr, ctx);
-  const TokenCut* device_cuts = row_cuts(op, rows, statistics.rows, filter, ctx);
+  const TokenCut* device_cuts = row_cuts(op, rows, statistics, filter, ctx);
   check_rows(op, rows, statistics, nullptr, ctx);
   if (device_cuts == nullptr) {
     std::fill_n(cuts, rows.num_rows, TokenCut{});

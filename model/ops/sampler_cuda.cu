@@ -198,8 +198,8 @@ void sample_tokens_cuda(SampledToken* out, const Tensor& logits, std::span<const
   cuda_copy_bytes(device_draws, ctx.device, draws.data(), Device::cpu(), draws.size_bytes(),
                   ctx.stream);
   RowStatistics statistics = softmax_statistics(op, rows, {}, nullptr, ctx);
-  const TokenCut* cuts = row_cuts(op, rows, statistics.rows, filter, ctx);
-  if (cuts != nullptr) statistics = softmax_statistics(op, rows, {.cuts = cuts}, nullptr, ctx);
+  const TokenCut* cuts = row_cuts(op, rows, statistics, filter, ctx);
+  if (cuts != nullptr) add_kept_sums(op, statistics, rows, cuts, ctx);
   auto* device_out = workspace_array<SampledToken>(ctx, num_draws);
   launch(op, draw_kernel, ceil_div(num_draws, kWarps), kThreads, ctx, device_out, rows, statistics,
          cuts, device_draws, num_draws);

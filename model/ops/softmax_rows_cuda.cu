@@ -21,6 +21,13 @@ __device__ inline bool takes_part(const RowSelection& selection, int64_t t) {
   return selection.dunfiltered != nullptr && selection.dunfiltered[t] != 0.0f;
 }
 
+// Adds up to 32 masses, one a thread, in ascending order; the same sum in every thread.
+__device__ inline double add_masses(double sum, double mass) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) sum = __dadd_rn(sum, __shfl_sync(kFullWarp, mass, i));
+  return sum;
+}
+
 // A warp a block of a row.
 template <bool kHasCuts>
 __global__ void __launch_bounds__(kThreads)
@@ -59,11 +66,50 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Adds up to 32 masses, one a thread, in ascending order; the same sum in every thread.
-__device__ inline double add_masses(double sum, double mass) {
+// A warp a block of a row, whose sums over all tokens are there.
+__global__ void __launch_bounds__(kThreads)
+    kept_block_sums_kernel(BlockSums sums, SoftmaxRows rows, const TokenCut* cuts) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const int64_t t = at / rows.num_blocks;
+  if (t >= rows.num_rows) return;
+  const int64_t begin = at % rows.num_blocks * kSoftmaxBlock;
+  const KeptTokens tokens = kept_tokens(cuts, nullptr, t, begin);
+  const float max = sums.max[at];
+  float kept[kLanesPerThread] = {};
+  if (!(max < tokens.threshold)) {
+    BlockValues z;
+    load_block(z, rows, t, begin);
+    scale_block(z, rows.inv_temperature);
+    const float reference = block_reference(max);
 #pragma unroll
-  for (int i = 0; i < 32; ++i) sum = __dadd_rn(sum, __shfl_sync(kFullWarp, mass, i));
-  return sum;
+    for (int group = 0; group < kBlockGroups; ++group) {
+#pragma unroll
+      for (int i = 0; i < kLanesPerThread; ++i) {
+        const bool is_kept = keeps(tokens, z[group][i], block_token(group, i));
+        const float weight = exp_nonpositive_cuda(__fsub_rn(z[group][i], reference));
+        kept[i] = __fadd_rn(kept[i], is_kept ? weight : 0.0f);
+      }
+    }
+  }
+  const float sum = sum_lanes(kept);
+  if (threadIdx.x % 32 == 0) sums.kept[at] = sum;
+}
+
+// A warp a row.
+__global__ void __launch_bounds__(kThreads)
+    kept_row_sums_kernel(RowStatistics out, SoftmaxRows rows) {
+  const int64_t t = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  if (t >= rows.num_rows) return;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const float max = out.rows[t].max;
+  double kept = 0.0;
+  for (int64_t begin = 0; begin < rows.num_blocks; begin += 32) {
+    const int64_t at = t * rows.num_blocks + begin + lane;
+    kept = add_masses(kept, begin + lane < rows.num_blocks
+                                ? block_mass(out.blocks.kept[at], out.blocks.max[at], max)
+                                : 0.0);
+  }
+  if (lane == 0) out.rows[t].kept = kept;
 }
 
 // A warp a row.
@@ -130,6 +176,16 @@ RowStatistics softmax_statistics(const char* op, const SoftmaxRows& rows,
          ceil_div(num_sums, kWarps), kThreads, ctx, out.blocks, rows, selection);
   launch(op, row_sums_kernel, ceil_div(rows.num_rows, kWarps), kThreads, ctx, out, rows, selection);
   return out;
+}
+
+void add_kept_sums(const char* op, RowStatistics& statistics, const SoftmaxRows& rows,
+                   const TokenCut* cuts, OpContext& ctx) {
+  const int64_t num_sums = rows.num_rows * rows.num_blocks;
+  statistics.blocks.kept = workspace_array<float>(ctx, num_sums);
+  launch(op, kept_block_sums_kernel, ceil_div(num_sums, kWarps), kThreads, ctx, statistics.blocks,
+         rows, cuts);
+  launch(op, kept_row_sums_kernel, ceil_div(rows.num_rows, kWarps), kThreads, ctx, statistics,
+         rows);
 }
 
 void check_rows(const char* op, const SoftmaxRows& rows, const RowStatistics& statistics,

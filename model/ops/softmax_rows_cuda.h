@@ -52,6 +52,11 @@ struct RowStatistics {
 RowStatistics softmax_statistics(const char* op, const SoftmaxRows& rows,
                                  const RowSelection& selection, RowSums* sums, OpContext& ctx);
 
+// Adds the sums over the tokens that cuts [T] keep to statistics of all tokens: what
+// softmax_statistics gives with those cuts, of which blocks without a kept token are not read.
+void add_kept_sums(const char* op, RowStatistics& statistics, const SoftmaxRows& rows,
+                   const TokenCut* cuts, OpContext& ctx);
+
 // Waits for the device. Throws what the CPU throws: InternalError for a target outside the
 // vocabulary, NonFiniteError, both for the first such row.
 void check_rows(const char* op, const SoftmaxRows& rows, const RowStatistics& statistics,

@@ -20,6 +20,8 @@ constexpr int kBins = 1 << kDigitBits;
 constexpr int kBinsPerThread = kBins / kCutThreads;
 // Tokens that a row may have left for the rest of the selection to read them from shared memory.
 constexpr int kListCapacity = 2048;
+// Blocks of a row of which the largest z bound a top-k, and the largest such k.
+constexpr int kMaxBoundBlocks = 1024;
 constexpr int kGroupsInFlight = 4;
 
 // A rank is the inverted key of z above the token.
@@ -74,6 +76,8 @@ struct CutScratch {
   unsigned warp_counts[kCutWarps];
   Mass warp_masses[kCutWarps];
   Bin bin;
+  float block_max[kMaxBoundBlocks];
+  float bound;
 };
 
 // One row under selection; the same values in all threads of the block.
@@ -240,6 +244,61 @@ __device__ inline void list_tokens(RowCut& cut, const RankRange& range) {
   cut.listed = range;
 }
 
+// The k-th largest of the largest z of the row's blocks: the k-th largest z of all is no smaller.
+// There are at least k blocks.
+__device__ inline float top_k_bound(CutScratch& scratch, const float* block_max, int num_blocks,
+                                    int k) {
+  for (int i = static_cast<int>(threadIdx.x); i < num_blocks; i += kCutThreads) {
+    scratch.block_max[i] = block_max[i];
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < num_blocks; i += kCutThreads) {
+    const float own = scratch.block_max[i];
+    int num_before = 0;
+    for (int j = 0; j < num_blocks; ++j) {
+      const float other = scratch.block_max[j];
+      num_before += other > own || (other == own && j < i) ? 1 : 0;
+    }
+    if (num_before == k - 1) scratch.bound = own;
+  }
+  __syncthreads();
+  return scratch.bound;
+}
+
+// Lists the tokens that a top-k can keep, reading no block that has none: those of z from the bound
+// on. False, and no list, if there are more than it holds.
+__device__ inline bool list_top_tokens(RowCut& cut, const float* block_max, int k) {
+  const SoftmaxRows& rows = cut.rows;
+  CutScratch& scratch = cut.scratch;
+  const auto num_blocks = static_cast<int>(rows.num_blocks);
+  const float bound = top_k_bound(scratch, block_max, num_blocks, k);
+  if (bound == -infinity()) return false;
+  if (threadIdx.x == 0) scratch.list_size = 0;
+  __syncthreads();
+  for (int block = static_cast<int>(threadIdx.x) / 32; block < num_blocks; block += kCutWarps) {
+    if (scratch.block_max[block] < bound) continue;
+    const int64_t begin = block * kSoftmaxBlock;
+    BlockValues z;
+    load_block(z, rows, cut.t, begin);
+    scale_block(z, rows.inv_temperature);
+#pragma unroll
+    for (int group = 0; group < kBlockGroups; ++group) {
+#pragma unroll
+      for (int i = 0; i < kLanesPerThread; ++i) {
+        if (!(z[group][i] >= bound)) continue;
+        const unsigned place = atomicAdd(&scratch.list_size, 1u);
+        if (place < kListCapacity) {
+          scratch.list[place] = rank_of(z[group][i], begin + block_token(group, i));
+        }
+      }
+    }
+  }
+  __syncthreads();
+  if (scratch.list_size > kListCapacity) return false;
+  cut.listed = {0, rank_of(bound, kTokenMask)};
+  return true;
+}
+
 // Narrows a range that starts at 0 to where the cumulative mass reaches wanted(total), digit by
 // digit.
 template <bool kByMass, typename Wanted>
@@ -271,14 +330,19 @@ __device__ inline RankRange select_rank(RowCut& cut, RankRange range, int num_di
 }
 
 __global__ void __launch_bounds__(kCutThreads)
-    row_cuts_kernel(TokenCut* cuts, SoftmaxRows rows, const RowSums* sums, int32_t top_k,
+    row_cuts_kernel(TokenCut* cuts, SoftmaxRows rows, RowStatistics statistics, int32_t top_k,
                     double top_p) {
   __shared__ CutScratch scratch;
-  RowCut cut{rows, blockIdx.x, sums[blockIdx.x].max, scratch, {1, 0}};
+  const RowSums sums = statistics.rows[blockIdx.x];
+  RowCut cut{rows, blockIdx.x, sums.max, scratch, {1, 0}};
   TokenCut result{-infinity(), 0x7fffffff};
-  const bool has_cut = is_sound(sums[cut.t]);
+  const bool has_cut = is_sound(sums);
   RankRange kept{0, kLastRank};
   if (has_cut && top_k != 0) {
+    if (top_k <= rows.num_blocks && rows.num_blocks <= kMaxBoundBlocks &&
+        list_top_tokens(cut, statistics.blocks.max + cut.t * rows.num_blocks, top_k)) {
+      kept.last = cut.listed.last;
+    }
     const Mass wanted = static_cast<Mass>(top_k);
     kept.last = select_rank<false>(cut, kept, kNumKeyDigits, [&](Mass) { return wanted; }).last;
     result.threshold = scaled_of(kept.last);  // ties with the k-th are all kept
@@ -297,12 +361,12 @@ __global__ void __launch_bounds__(kCutThreads)
 
 }  // namespace
 
-TokenCut* row_cuts(const char* op, const SoftmaxRows& rows, const RowSums* sums,
+TokenCut* row_cuts(const char* op, const SoftmaxRows& rows, const RowStatistics& statistics,
                    const SamplingFilter& filter, OpContext& ctx) {
   const int32_t top_k = filter.top_k < rows.vocabulary ? filter.top_k : 0;
   if (top_k == 0 && filter.top_p >= 1.0) return nullptr;
   auto* cuts = workspace_array<TokenCut>(ctx, rows.num_rows);
-  launch(op, row_cuts_kernel, rows.num_rows, kCutThreads, ctx, cuts, rows, sums, top_k,
+  launch(op, row_cuts_kernel, rows.num_rows, kCutThreads, ctx, cuts, rows, statistics, top_k,
          filter.top_p);
   return cuts;
 }

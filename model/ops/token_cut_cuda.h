@@ -5,9 +5,9 @@
 
 namespace grpo::ops {
 
-// [T] in the workspace, or null when the filter keeps everything. Rows that are not finite get no
-// cut.
-TokenCut* row_cuts(const char* op, const SoftmaxRows& rows, const RowSums* sums,
+// [T] in the workspace, or null when the filter keeps everything; from statistics of all tokens.
+// Rows that are not finite get no cut.
+TokenCut* row_cuts(const char* op, const SoftmaxRows& rows, const RowStatistics& statistics,
                    const SamplingFilter& filter, OpContext& ctx);
 
 }  // namespace grpo::ops
