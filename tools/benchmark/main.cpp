@@ -40,6 +40,7 @@ Report describe(const Rig& rig) {
       {"new tokens", text(options.new_tokens)},
       {"page size tokens", text(options.page_size_tokens)},
       {"prefill chunk tokens", text(options.prefill_chunk_tokens)},
+      {"decode steps", options.enforce_eager ? "kernel by kernel" : "CUDA graphs on a GPU"},
       {"repeats", text(options.repeats)},
       {"ceilings", fmt::format("{:g} TFLOP/s, {:g} TB/s", options.ceilings.flops_per_second / 1e12,
                                options.ceilings.bytes_per_second / 1e12)}};

@@ -48,6 +48,8 @@ void add_generation(CLI::App& app, Options& options) {
   add_count(app, "--page-size-tokens", options.page_size_tokens, "tokens a page of the KV cache");
   add_count(app, "--prefill-chunk-tokens", options.prefill_chunk_tokens,
             "prompt tokens run through the model at once");
+  app.add_flag("--enforce-eager", options.enforce_eager,
+               "start decode steps kernel by kernel, not as CUDA graphs");
 }
 
 void add_sizes(CLI::App& app, Words& words) {

@@ -40,7 +40,8 @@ struct Options {
   int64_t prompt_tokens = 128;
   int64_t new_tokens = 128;
   int64_t page_size_tokens = 16;
-  int64_t prefill_chunk_tokens = 512;
+  int64_t prefill_chunk_tokens = 8192;
+  bool enforce_eager = false;
 };
 
 // Nothing when help was asked for and printed. Throws ConfigError, one line, for anything it does

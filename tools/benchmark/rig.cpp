@@ -30,6 +30,7 @@ rl::RunConfig run_config(const Options& options) {
   policy.generation.max_batch_size = options.num_sequences;
   policy.generation.page_size_tokens = options.page_size_tokens;
   policy.generation.prefill_chunk_tokens = options.prefill_chunk_tokens;
+  policy.generation.enforce_eager = options.enforce_eager;
   config.parallel.device = options.device;
   if (options.fast) config.numerics.mode = "fast";
   rl::resolve_mesh(config.parallel, 1);
