@@ -130,6 +130,7 @@ std::string ConfigKey::allowed() const {
 
 std::string ConfigKey::nearest_path(const std::string& misspelt, const ConfigKey& root) const {
   std::vector<std::string> names;
+  names.reserve(keys.size());
   for (const ConfigKey& k : keys) names.push_back(k.name);
   const std::string sibling = nearest_name(misspelt, names);
   const std::string sibling_path = path.empty() ? sibling : path + "." + sibling;

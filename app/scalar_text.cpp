@@ -91,8 +91,9 @@ std::optional<double> parse_number(std::string_view text) {
   if (!parse_decimal(text)) return std::nullopt;
   if (text.front() == '+') text.remove_prefix(1);
   double value = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  const char* const begin = text.data();
+  const char* const end = begin + text.size();
+  const auto [rest, error] = std::from_chars(begin, end, value);
   if (error != std::errc() || rest != end || !std::isfinite(value)) return std::nullopt;
   return value;
 }

@@ -165,6 +165,7 @@ void Engine::start_samples(std::span<WaitingPrompt> prompts, const Tensor& logit
 void Engine::decode_step(const SamplingParams& params, OpContext& ctx) {
   const Workspace::Scope scope(ctx.workspace);
   std::vector<SequenceRows> rows;
+  rows.reserve(running_.size());
   int64_t context_tokens = 0;
   for (Running& running : running_) {
     rows.push_back({.pages = &running.pages,

@@ -74,6 +74,7 @@ std::vector<TensorInfo> WeightsDirectory::tensors() const {
 
 std::vector<std::string> WeightsDirectory::names() const {
   std::vector<std::string> all;
+  all.reserve(owner_.size());
   for (const auto& [name, file] : owner_) all.push_back(name);
   return all;
 }

@@ -87,6 +87,7 @@ void load_checkpoint(const std::filesystem::path& folder, const CheckpointConten
   const Names names = names_of(content);
   if (surplus == Surplus::kRefuse) refuse_surplus_files(folder, names);
   std::vector<const CheckpointPiece*> pieces;
+  pieces.reserve(content.pieces.size());
   for (const CheckpointPiece& piece : content.pieces) pieces.push_back(&piece);
   std::stable_sort(
       pieces.begin(), pieces.end(),

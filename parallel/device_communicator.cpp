@@ -151,6 +151,7 @@ void DeviceCommunicator::all_reduce_small(const Tensor& data, Stream stream) {
   const int64_t count = data.num_elements();
   const Tensor all = scratch(data.dtype(), count * size());
   std::vector<Tensor> rows;
+  rows.reserve(static_cast<size_t>(size()));
   for (int member = 0; member < size(); ++member) rows.push_back(all.rows(count * member, count));
   copy_tensor(rows[static_cast<size_t>(rank())], data, stream);
   transport_->all_gather(all, rows[static_cast<size_t>(rank())], stream);

@@ -97,6 +97,7 @@ std::optional<FailureRecord> FailureBoard::first_failure(std::chrono::millisecon
     const auto text = store_->wait(kFailureKey, grace);
     if (text) return decode_failure(*text);
   } catch (const std::exception&) {
+    // A store that cannot be read tells nothing.
   }
   return std::nullopt;
 }

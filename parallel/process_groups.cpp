@@ -1,5 +1,7 @@
 #include "parallel/process_groups.h"
 
+#include <numeric>
+
 #include "model/core/errors.h"
 
 namespace grpo::parallel {
@@ -25,8 +27,8 @@ ShardCoordinate ProcessGroups::shard_coordinate() const {
 namespace {
 
 std::vector<int> all_ranks(const World& world) {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
 }
 

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 namespace grpo::parallel {
@@ -68,8 +69,8 @@ void RankLink::wait_for_all_ranks(SteadyClock::time_point deadline) {
         "or a folder left by an earlier launch",
         options_.rank, options_.rank));
   }
-  std::vector<int> missing;
-  for (int rank = 0; rank < options_.size; ++rank) missing.push_back(rank);
+  std::vector<int> missing(static_cast<size_t>(options_.size));
+  std::iota(missing.begin(), missing.end(), 0);
   for (auto pause = milliseconds(1);; pause = std::min(pause * 2, milliseconds(50))) {
     std::erase_if(missing, [&](int rank) { return options_.store->get(key(rank)).has_value(); });
     if (missing.empty()) return;

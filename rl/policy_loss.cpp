@@ -93,6 +93,7 @@ void PolicyLoss::evaluate(int64_t begin, int64_t end, const model::LogprobValues
 
 std::vector<LossSums> PolicyLoss::sequence_sums() const {
   std::vector<LossSums> sums;
+  sums.reserve(sequences_.size());
   for (size_t s = 0; s < sequences_.size(); ++s) {
     sums.push_back(with_rows(s, batch_.predicted_offsets[s], batch_.predicted_offsets[s + 1],
                              [&](const LossSequence& sequence) {

@@ -90,6 +90,7 @@ UpdateResult update_policy(const LossConfig& loss, model::Transformer& policy,
   UpdateResult result;
   result.counts = count_tokens(sequences);
   std::vector<int64_t> lengths;
+  lengths.reserve(sequences.size());
   for (const RolloutSequence& sequence : sequences) lengths.push_back(sequence.length());
   const parallel::AxisGroup& data = store.groups().data;
   const auto dealt = deal_micro_batches(lengths, data.size(), options.max_tokens);

@@ -68,6 +68,7 @@ SequenceLogprobs score_sequences(model::Transformer& transformer,
                                  const std::vector<RolloutSequence>& sequences,
                                  const ScorerOptions& options, OpContext& ctx) {
   std::vector<int64_t> lengths;
+  lengths.reserve(sequences.size());
   for (const RolloutSequence& sequence : sequences) lengths.push_back(sequence.length());
   const auto dealt = deal_micro_batches(lengths, groups.data.size(), options.max_tokens);
   const OwnScores own = score_own(transformer, dealt[static_cast<size_t>(groups.data.rank())],

@@ -14,6 +14,7 @@ SupervisedExample supervised_example(const PromptExample& example, int32_t end_t
 std::vector<SupervisedExample> draw_supervised(const PromptDataset& dataset, int64_t first_position,
                                                int64_t count, int64_t seed, int32_t end_token) {
   std::vector<SupervisedExample> examples;
+  examples.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     examples.push_back(supervised_example(
         dataset.at_position(first_position + i, static_cast<uint64_t>(seed)), end_token));

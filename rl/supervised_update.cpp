@@ -33,6 +33,7 @@ double sum_nll(const parallel::AxisGroup& data, const std::vector<SupervisedExam
                int64_t max_tokens, OpContext& ctx,
                const std::function<std::vector<float>(const model::PackedBatch&)>& pass) {
   std::vector<int64_t> lengths;
+  lengths.reserve(examples.size());
   for (const SupervisedExample& example : examples) lengths.push_back(example.num_tokens());
   const auto dealt = deal_micro_batches(lengths, data.size(), max_tokens);
   std::vector<int64_t> own_indices;

@@ -93,7 +93,9 @@ void Allocator::free(const std::string& name, void* data, size_t size_bytes) noe
   std::lock_guard lock(mutex_);
   live_bytes_ -= size_bytes;
   const auto it = live_by_name_.find(name);
-  if (it != live_by_name_.end() && (it->second -= size_bytes) == 0) live_by_name_.erase(it);
+  if (it == live_by_name_.end()) return;
+  it->second -= size_bytes;
+  if (it->second == 0) live_by_name_.erase(it);
 }
 
 void Allocator::set_phase(const std::string& phase) {

@@ -65,10 +65,9 @@ void copy_tensor(const Tensor& destination, const Tensor& source, Stream stream)
       "copy of {} {} into {} {}", dtype_name(source.dtype()), source.shape().to_string(),
       dtype_name(destination.dtype()), destination.shape().to_string());
   if (source.size_bytes() == 0 || source.device().is_rehearsal) return;
-  if (destination.device().is_rehearsal) {
-    std::memmove(destination.raw(), source.raw(), source.size_bytes());
-  } else if (destination.device().kind == DeviceKind::kCuda ||
-             source.device().kind == DeviceKind::kCuda) {
+  const bool is_on_device =
+      destination.device().kind == DeviceKind::kCuda || source.device().kind == DeviceKind::kCuda;
+  if (is_on_device && !destination.device().is_rehearsal) {
     cuda_copy_bytes(destination.raw(), destination.device(), source.raw(), source.device(),
                     source.size_bytes(), stream);
   } else {
