@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "app/error_line.h"
+#include "app/launcher_mark.h"
 #include "app/phase_board.h"
 #include "app/stop_signals.h"
 #include "model/core/errors.h"
@@ -104,7 +105,9 @@ class LocalRanks {
       : store_(parallel::make_file_store(folder)),
         signals_(signals),
         grace_(grace),
-        phases_(num_ranks) {}
+        phases_(num_ranks) {
+    mark_launcher(folder);
+  }
 
   void start(LaunchEnvironment environment, const RankMain& rank_main);
   int wait_for_all();
@@ -243,6 +246,7 @@ int LocalRanks::publish(const parallel::FailureRecord& record) noexcept {
       return static_cast<int>(parallel::decode_failure(*first).exit_code);
     }
   } catch (const std::exception&) {
+    // The record tells as much.
   }
   return static_cast<int>(record.exit_code);
 }
@@ -314,6 +318,7 @@ int run_local_ranks(int num_ranks, const std::filesystem::path& rendezvous_paren
   environment.world_size = num_ranks;
   environment.nonce = new_nonce();
   const auto path = rendezvous_folder(rendezvous_parent, environment);
+  remove_abandoned_folders(path.parent_path());
   if (num_ranks == 1) {
     const RendezvousFolder folder(path);
     return rank_main(environment);

@@ -19,7 +19,8 @@ namespace grpo::app {
 // printed and recorded for it, in the rendezvous folder, so that the others stop. After the first
 // failure a child that is stopped (SIGSTOP) is killed at once; one that has not ended `grace` later
 // is terminated, then killed. A child ends as by _exit: rank_main flushes its own logs. The
-// rendezvous folder is removed at the end. Throws ConfigError when that folder cannot be made.
+// rendezvous folder is removed at the end, and at the start those that launchers of this system
+// left when they were killed. Throws ConfigError when that folder cannot be made.
 int run_local_ranks(int num_ranks, const std::filesystem::path& rendezvous_parent,
                     const std::function<int(const LaunchEnvironment&)>& rank_main,
                     std::chrono::milliseconds grace = std::chrono::seconds(10));

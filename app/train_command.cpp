@@ -153,7 +153,14 @@ std::string ending(const rl::RunOutcome& outcome, const rl::RunConfig& config, c
   }
   // The trainer has no other reason to end early without an error.
   if (outcome.exit_code == ExitCode::kOther) {
-    return fmt::format("stopped by a signal, without a checkpoint, after {}", done);
+    if (config.checkpointing.enabled) {
+      return "stopped by a signal before step 1: no step is done, so nothing is saved, and the "
+             "next "
+             "run starts from the beginning";
+    }
+    return fmt::format(
+        "stopped by a signal, without a checkpoint (checkpointing.enabled is false), after {}",
+        done);
   }
   if (start.point.checkpoint && start.point.step >= outcome.max_num_steps) {
     return fmt::format("nothing is left to do: {} is of step {}, {}.max_num_steps is {}",

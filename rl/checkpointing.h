@@ -93,5 +93,8 @@ ResumePoint find_resume_point(const std::string& resume, const std::filesystem::
 // one.
 std::vector<std::string> set_aside_checkpoints(const std::filesystem::path& parent,
                                                int64_t last_step);
+// Removes those that were set aside of steps up to `newest_step`, of which this run has a
+// checkpoint. Throws DataError.
+void remove_replaced_checkpoints(const std::filesystem::path& parent, int64_t newest_step);
 
 }  // namespace grpo::rl

@@ -25,12 +25,26 @@ std::string verify(const std::filesystem::path& folder, Communicator& world) {
   return "";
 }
 
+constexpr std::string_view kReplaced = ".replaced";
+
 std::filesystem::path free_name(const std::filesystem::path& folder) {
-  std::string name = folder.string() + ".replaced";
+  std::string name = folder.string() + std::string(kReplaced);
   for (int number = 2; std::filesystem::exists(name); ++number) {
-    name = fmt::format("{}.replaced-{}", folder.string(), number);
+    name = fmt::format("{}{}-{}", folder.string(), kReplaced, number);
   }
   return name;
+}
+
+// N of a folder step_N.replaced or step_N.replaced-2.
+std::optional<int64_t> step_of_replaced(const std::filesystem::path& folder) {
+  const std::string name = folder.filename().string();
+  const size_t end = name.find(kReplaced);
+  if (end == std::string::npos) return std::nullopt;
+  const std::string number = name.substr(end + kReplaced.size());
+  const bool is_ours =
+      number.empty() || (number.size() > 1 && number[0] == '-' &&
+                         number.find_first_not_of("0123456789", 1) == std::string::npos);
+  return is_ours ? parallel::step_of_folder(name.substr(0, end)) : std::nullopt;
 }
 
 }  // namespace
@@ -105,6 +119,20 @@ std::vector<std::string> set_aside_checkpoints(const std::filesystem::path& pare
                                 aside.filename().string()));
   }
   return lines;
+}
+
+void remove_replaced_checkpoints(const std::filesystem::path& parent, int64_t newest_step) {
+  std::error_code error;
+  std::vector<std::filesystem::path> replaced;
+  for (const auto& entry : std::filesystem::directory_iterator(parent, error)) {
+    const auto step = step_of_replaced(entry.path());
+    if (step && *step <= newest_step) replaced.push_back(entry.path());
+  }
+  for (const std::filesystem::path& folder : replaced) {
+    std::filesystem::remove_all(folder, error);
+    if (error)
+      throw DataError(fmt::format("{}: cannot be removed: {}", folder.string(), error.message()));
+  }
 }
 
 }  // namespace grpo::rl

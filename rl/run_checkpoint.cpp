@@ -84,7 +84,10 @@ void RunCheckpoint::save(int64_t step, RunState& state, const MetricSet& metrics
                                    if (before_commit) before_commit();
                                  }},
                             models_.groups().world.communicator(), run_.allocator);
-  if (run_.reports()) remove_superfluous_checkpoints(parent, verdicts_.ranking, step);
+  if (run_.reports()) {
+    remove_replaced_checkpoints(parent, step);
+    remove_superfluous_checkpoints(parent, verdicts_.ranking, step);
+  }
   saved_step_ = step;
 }
 

@@ -222,6 +222,18 @@ TEST(Resume, LaterCheckpointsAreSetAside) {
   EXPECT_TRUE(std::filesystem::exists(scratch / "step_4.replaced-2/manifest.json"));
   EXPECT_TRUE(std::filesystem::exists(scratch / "step_6.replaced/manifest.json"));
   EXPECT_TRUE(rl::set_aside_checkpoints(scratch / "", 2).empty());
+  // They go when the run has made that step anew, or a later one.
+  for (const char* other : {"step_4.replaced-mine", "step_4.replaced-", "mine.replaced"}) {
+    std::filesystem::create_directories(scratch / other);
+  }
+  rl::remove_replaced_checkpoints(scratch / "", 5);
+  EXPECT_FALSE(std::filesystem::exists(scratch / "step_4.replaced"));
+  EXPECT_FALSE(std::filesystem::exists(scratch / "step_4.replaced-2"));
+  EXPECT_TRUE(std::filesystem::exists(scratch / "step_6.replaced/manifest.json"));
+  EXPECT_TRUE(std::filesystem::exists(scratch / "step_2/manifest.json"));
+  for (const char* other : {"step_4.replaced-mine", "step_4.replaced-", "mine.replaced"}) {
+    EXPECT_TRUE(std::filesystem::exists(scratch / other)) << other;
+  }
 }
 
 }  // namespace
