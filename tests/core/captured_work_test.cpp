@@ -12,7 +12,7 @@ namespace {
 
 constexpr Device kCuda{DeviceKind::kCuda, 0};
 
-class CapturedWorkTest : public ::testing::Test {
+class CudaCapturedWorkTest : public ::testing::Test {
  protected:
   void SetUp() override {
     try {
@@ -25,7 +25,7 @@ class CapturedWorkTest : public ::testing::Test {
   Allocator allocator_{kCuda};
 };
 
-TEST_F(CapturedWorkTest, RunsWhenLaunchedAndAsOftenAsLaunched) {
+TEST_F(CudaCapturedWorkTest, RunsWhenLaunchedAndAsOftenAsLaunched) {
   const OwnedTensor counts(allocator_, "test", DType::kUint8, {4});
   const OwnedTensor copies(allocator_, "test", DType::kUint8, {4});
   const Tensor from = counts;
