@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <nccl.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -24,6 +25,8 @@ using Trouble = RankLink::Trouble;
 // Waits shorter than this do not look for trouble elsewhere.
 constexpr milliseconds kWatchAfter{200};
 constexpr milliseconds kWatchPeriod{50};
+// A call that lasts this long hangs, if anything is wrong elsewhere.
+constexpr milliseconds kCallGrace{5000};
 constexpr int kOldestVersion = 21800;  // the first with ncclCommSplit
 
 // The part of NCCL that is used, looked up by name.
@@ -108,8 +111,10 @@ struct Work {
   std::vector<int> peers;  // world ranks
 };
 
-// All calls of NCCL are made under one lock and return at once (communicators do not block); what
-// they queue is watched by a thread that aborts everything when a peer does not come.
+// All calls of NCCL are made under one lock; what they queue is watched by a thread that aborts
+// everything when a peer does not come. The world's communicator does not block, so that its making
+// and splitting can be given up; the groups' do, as each of their calls is ten times faster then.
+// A call that hangs keeps the lock: the watcher then aborts without it.
 class NcclLink final : public DeviceLink, public std::enable_shared_from_this<NcclLink> {
  public:
   NcclLink(Device device, std::shared_ptr<RankLink> link)
@@ -132,9 +137,11 @@ class NcclLink final : public DeviceLink, public std::enable_shared_from_this<Nc
     link_->rethrow_failure();
     const std::lock_guard lock(mutex_);
     CHECK(!is_aborted_, "{} after the link was aborted", work.during);
+    current_ = work;
     ncclResult_t result = nccl_.group_start();
     if (result == ncclSuccess) result = call();
     const ncclResult_t end = nccl_.group_end();
+    link_->rethrow_failure();  // of a call that hung and was aborted
     settle(comm, result == ncclSuccess ? end : result, work);
     DeviceEvent done = take_event();
     done.record(stream);
@@ -157,16 +164,18 @@ class NcclLink final : public DeviceLink, public std::enable_shared_from_this<Nc
   void watch();
   // Looks once; true when the work is over.
   bool watch_once();
+  bool watch_call(SteadyClock::duration waited);
   ncclResult_t first_async_error() const;
 
   Device device_;
   std::shared_ptr<RankLink> link_;
   const Nccl& nccl_;
 
-  std::mutex mutex_;
-  std::condition_variable wakeup_;
+  std::timed_mutex mutex_;
+  std::condition_variable_any wakeup_;
   std::deque<ncclComm_t> comms_;  // the world's first; NCCL writes into them later
-  bool is_aborted_ = false;
+  Work current_;                  // of the call that holds the lock
+  std::atomic<bool> is_aborted_ = false;
   bool is_closing_ = false;
   std::deque<InFlight> in_flight_;
   std::vector<DeviceEvent> idle_events_;
@@ -223,9 +232,9 @@ class NcclTransport final : public DeviceTransport {
   std::string name_;
 };
 
-ncclConfig_t comm_config() {
+ncclConfig_t comm_config(bool blocks) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  config.blocking = blocks ? 1 : 0;
   config.splitShare = 1;
   return config;
 }
@@ -252,7 +261,7 @@ void NcclLink::connect(Communicator& everyone) {
   {
     const std::lock_guard lock(mutex_);
     const Work work{"connection of the GPUs", without(ranks, everyone.rank())};
-    ncclConfig_t config = comm_config();
+    ncclConfig_t config = comm_config(false);
     ncclComm_t& comm = comms_.emplace_back(nullptr);
     settle(comm, nccl_.comm_init(&comm, everyone.size(), id, everyone.rank(), &config), work);
     last_progress_ = SteadyClock::now();
@@ -269,7 +278,7 @@ std::shared_ptr<DeviceTransport> NcclLink::make_group(const std::vector<int>& ra
   std::vector<int> everyone;
   for (int rank = 0; rank < link_->size(); ++rank) everyone.push_back(rank);
   const Work split{work.during, without(everyone, link_->rank())};
-  ncclConfig_t config = comm_config();
+  ncclConfig_t config = comm_config(true);
   ncclComm_t& comm = comms_.emplace_back(nullptr);
   const int color = ranks.size() > 1 ? ranks.front() : NCCL_SPLIT_NOCOLOR;
   settle(comms_.front(), nccl_.comm_split(comms_.front(), color, link_->rank(), &comm, &config),
@@ -325,7 +334,7 @@ void NcclLink::abort() noexcept {
 
 // Groups before the world they were split from.
 void NcclLink::abort_locked() noexcept {
-  is_aborted_ = true;
+  if (is_aborted_.exchange(true)) return;
   for (; !comms_.empty(); comms_.pop_back()) {
     if (comms_.back() != nullptr) nccl_.comm_abort(comms_.back());
   }
@@ -338,6 +347,7 @@ NcclLink::~NcclLink() {
   }
   wakeup_.notify_all();
   if (watcher_.joinable()) watcher_.join();
+  if (is_aborted_) return;
   for (; !comms_.empty(); comms_.pop_back()) nccl_.comm_destroy(comms_.back());
 }
 
@@ -349,8 +359,16 @@ DeviceEvent NcclLink::take_event() {
 }
 
 void NcclLink::watch() {
-  std::unique_lock lock(mutex_);
-  while (!wakeup_.wait_for(lock, kWatchPeriod, [this] { return is_closing_ || is_aborted_; })) {
+  auto last_seen_idle = SteadyClock::now();
+  for (;;) {
+    std::unique_lock lock(mutex_, kWatchPeriod);
+    const auto now = SteadyClock::now();
+    if (!lock.owns_lock()) {
+      if (!watch_call(now - last_seen_idle)) continue;
+      return;
+    }
+    last_seen_idle = now;
+    if (wakeup_.wait_for(lock, kWatchPeriod, [this] { return is_closing_ || is_aborted_; })) return;
     try {
       if (watch_once()) return;
     } catch (const std::exception&) {
@@ -358,6 +376,20 @@ void NcclLink::watch() {
       return;
     }
   }
+}
+
+// A call keeps the lock: peers do not come to it. Only the call's thread changes what is read here,
+// and that one hangs.
+bool NcclLink::watch_call(SteadyClock::duration waited) {
+  const bool is_late = waited >= link_->timeout();
+  if (!is_late && (waited < kCallGrace || !link_->has_trouble())) return false;
+  link_->give_up(is_late ? Trouble::kTimeout : Trouble::kInterrupted, current_.peers,
+                 current_.during, "");
+  for (auto comm = comms_.rbegin(); comm != comms_.rend(); ++comm) {
+    if (*comm != nullptr) nccl_.comm_abort(*comm);
+  }
+  is_aborted_ = true;
+  return true;
 }
 
 bool NcclLink::watch_once() {
