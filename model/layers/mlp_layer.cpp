@@ -2,6 +2,8 @@
 
 #include "model/layers/linear_gradients.h"
 #include "model/ops/linear.h"
+#include "model/ops/residual.h"
+#include "model/ops/rms_norm.h"
 #include "model/ops/swiglu.h"
 
 namespace grpo::model {
@@ -20,31 +22,33 @@ void MlpLayer::append_backward_uses(std::vector<ParameterUse>& uses) const {
   }
 }
 
-void MlpLayer::forward(Pass& pass, ResidualStream& stream, MlpActivations* saved,
+void MlpLayer::forward(Pass& pass, const Tensor& out, const Tensor& x, MlpActivations* saved,
                        OpContext& ctx) const {
-  const Shape shape = stream.x.shape();
-  const int64_t t = shape[0];
+  const int64_t t = x.size(0);
   const int64_t f = shape_.intermediate_size;
-  const DType a = stream.x.dtype();
+  const DType a = x.dtype();
   MlpActivations act;
-  if (saved != nullptr) act.rstd = ctx.workspace.take(DType::kFloat32, {t});
-  act.normed = ctx.workspace.take(a, shape);
+  if (saved != nullptr) {
+    act.x = x;
+    act.rstd = ctx.workspace.take(DType::kFloat32, {t});
+  }
+  act.normed = ctx.workspace.take(a, x.shape());
   act.gate_up = ctx.workspace.take(a, {t, 2 * f});
   act.gated = ctx.workspace.take(a, {t, f});
   {
     const MaterializedWeight norm = pass.use(parameters_.norm);
-    normalize(stream, act.normed, act.rstd, norm.tensor(), shape_.rms_norm_eps, saved != nullptr,
-              ctx);
-    act.x = stream.x;
+    ops::rms_norm_forward(act.normed, act.rstd, x, norm.tensor(), shape_.rms_norm_eps, ctx);
   }
   {
     const MaterializedWeight weight = pass.use(parameters_.gate_up_weight);
     ops::linear_forward(act.gate_up, act.normed, weight.tensor(), Tensor(), ctx);
   }
   ops::swiglu_forward(act.gated, act.gate_up, ctx);
+  const Workspace::Scope scope(ctx.workspace);
+  const Tensor projected = ctx.workspace.take(a, x.shape());
   const MaterializedWeight weight = pass.use(parameters_.down_weight);
-  ops::linear_forward(stream.delta, act.gated, weight.tensor(), Tensor(), ctx);
-  stream.is_pending = true;
+  ops::linear_forward(projected, act.gated, weight.tensor(), Tensor(), ctx);
+  ops::residual_add(out, x, projected, ctx);
   if (saved != nullptr) *saved = act;
 }
 
