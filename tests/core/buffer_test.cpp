@@ -47,9 +47,9 @@ TEST(AllocatorTest, APeakKeepsItsOwners) {
   EXPECT_EQ(peak.by_owner, (OwnerBytes{{"scratch", 50}, {"weights", 100}}));
 }
 
-TEST(AllocatorTest, ARehearsalCountsWhatNoMachineHas) {
+TEST(AllocatorTest, ARehearsalCountsWhatTheMachineLacks) {
   Allocator allocator(Device::cpu().rehearsal());
-  constexpr size_t kHuge = size_t{8} << 40;
+  constexpr size_t kHuge = size_t{1} << 39;  // ThreadSanitizer leaves a process little more
   const Buffer buffer = allocator.allocate("weights", kHuge);
   EXPECT_EQ(allocator.live_bytes(), kHuge);
   EXPECT_TRUE(buffer.device().is_rehearsal);
