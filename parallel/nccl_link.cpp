@@ -138,9 +138,11 @@ class NcclLink final : public DeviceLink, public std::enable_shared_from_this<Nc
     const std::lock_guard lock(mutex_);
     CHECK(!is_aborted_, "{} after the link was aborted", work.during);
     current_ = work;
+    call_start_ = SteadyClock::now();
     ncclResult_t result = nccl_.group_start();
     if (result == ncclSuccess) result = call();
     const ncclResult_t end = nccl_.group_end();
+    call_start_ = kNoCall;
     link_->rethrow_failure();  // of a call that hung and was aborted
     settle(comm, result == ncclSuccess ? end : result, work);
     DeviceEvent done = take_event();
@@ -164,7 +166,8 @@ class NcclLink final : public DeviceLink, public std::enable_shared_from_this<Nc
   void watch();
   // Looks once; true when the work is over.
   bool watch_once();
-  bool watch_call(SteadyClock::duration waited);
+  // The same while a call keeps the lock.
+  bool watch_call();
   ncclResult_t first_async_error() const;
 
   Device device_;
@@ -172,14 +175,18 @@ class NcclLink final : public DeviceLink, public std::enable_shared_from_this<Nc
   const Nccl& nccl_;
 
   std::timed_mutex mutex_;
-  std::condition_variable_any wakeup_;
   std::deque<ncclComm_t> comms_;  // the world's first; NCCL writes into them later
-  Work current_;                  // of the call that holds the lock
+  static constexpr SteadyClock::time_point kNoCall{};
+  std::atomic<SteadyClock::time_point> call_start_ = kNoCall;  // of queue()'s, which may hang
+  Work current_;                                               // likewise
   std::atomic<bool> is_aborted_ = false;
-  bool is_closing_ = false;
   std::deque<InFlight> in_flight_;
   std::vector<DeviceEvent> idle_events_;
   SteadyClock::time_point last_progress_;
+
+  std::mutex closing_mutex_;
+  std::condition_variable wakeup_;
+  bool is_closing_ = false;
   std::thread watcher_;
 };
 
@@ -342,7 +349,7 @@ void NcclLink::abort_locked() noexcept {
 
 NcclLink::~NcclLink() {
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(closing_mutex_);
     is_closing_ = true;
   }
   wakeup_.notify_all();
@@ -359,16 +366,18 @@ DeviceEvent NcclLink::take_event() {
 }
 
 void NcclLink::watch() {
-  auto last_seen_idle = SteadyClock::now();
-  for (;;) {
-    std::unique_lock lock(mutex_, kWatchPeriod);
-    const auto now = SteadyClock::now();
+  // Not on mutex_: a wait would end by taking it, which a call that hangs keeps.
+  const auto is_over = [&] {
+    std::unique_lock lock(closing_mutex_);
+    return wakeup_.wait_for(lock, kWatchPeriod, [this] { return is_closing_; });
+  };
+  while (!is_over()) {
+    const std::unique_lock lock(mutex_, kWatchPeriod);
     if (!lock.owns_lock()) {
-      if (!watch_call(now - last_seen_idle)) continue;
-      return;
+      if (watch_call()) return;
+      continue;
     }
-    last_seen_idle = now;
-    if (wakeup_.wait_for(lock, kWatchPeriod, [this] { return is_closing_ || is_aborted_; })) return;
+    if (is_aborted_) return;
     try {
       if (watch_once()) return;
     } catch (const std::exception&) {
@@ -380,7 +389,10 @@ void NcclLink::watch() {
 
 // A call keeps the lock: peers do not come to it. Only the call's thread changes what is read here,
 // and that one hangs.
-bool NcclLink::watch_call(SteadyClock::duration waited) {
+bool NcclLink::watch_call() {
+  const SteadyClock::time_point start = call_start_;
+  if (start == kNoCall) return false;
+  const auto waited = SteadyClock::now() - start;
   const bool is_late = waited >= link_->timeout();
   if (!is_late && (waited < kCallGrace || !link_->has_trouble())) return false;
   link_->give_up(is_late ? Trouble::kTimeout : Trouble::kInterrupted, current_.peers,
