@@ -3,23 +3,11 @@
 
 #include <bit>
 
+#include "tests/ops/one_region.h"
 #include "tests/ops/op_test.h"
 
 namespace grpo::ops {
 namespace {
-
-// One region a call.
-void copy_region(const Region& destination, const Region& source, const Tensor& num_changed,
-                 OpContext& ctx) {
-  const RegionCopy copy{destination, source};
-  copy_regions({&copy, 1}, num_changed, ctx);
-}
-
-void add_fingerprint(const Tensor& sum, const Region& region, const LogicalPlace& place,
-                     DType dtype, OpContext& ctx) {
-  const PlacedRegion placed{region, place};
-  add_fingerprints(sum, {&placed, 1}, dtype, ctx);
-}
 
 class RegionTest : public OpTest {
  protected:
