@@ -170,7 +170,10 @@ __global__ void __launch_bounds__(kLanes)
   const int t = static_cast<int>(blockIdx.x) / view.kv_heads;
   const int head = static_cast<int>(blockIdx.x) % view.kv_heads;
   const DeviceSequence sequence(view, sequence_of_query(view, t));
-  for (int k = lane; k < 2 * view.head_dim; k += kLanes) key_sums[k] = 0.0f;
+  for (int k = lane; k < view.head_dim; k += kLanes) {
+    key_sums[k] = 0.0f;
+    value_sums[k] = 0.0f;
+  }
   const int64_t key = static_cast<int64_t>(blockIdx.x) * view.head_dim;  // packed: slot t
   const int num_rows = sequence.num_queries * view.group;
   const int first_row = (t - sequence.first_query) * view.group;
