@@ -2,7 +2,6 @@
 
 #include "model/layers/linear_gradients.h"
 #include "model/ops/embedding.h"
-#include "model/ops/rms_norm.h"
 #include "model/ops/rope.h"
 #include "model/ops/rows.h"
 
@@ -87,16 +86,21 @@ UseSchedule Transformer::make_train_schedule(bool token_local) const {
   return UseSchedule(std::move(uses));
 }
 
-void Transformer::embed(Pass& pass, const Tensor& x, const Tensor& tokens, OpContext& ctx) {
+ResidualStream Transformer::embed(Pass& pass, const Tensor& tokens, OpContext& ctx) {
+  const Shape shape{tokens.size(0), config_.hidden_size};
+  ResidualStream stream{.x = ctx.workspace.take(store_.dtype(), shape),
+                        .delta = ctx.workspace.take(store_.dtype(), shape)};
   const MaterializedWeight weight = pass.use(parameters_.embedding);
-  ops::embedding_forward(x, tokens, weight.tensor(), ctx);
+  ops::embedding_forward(stream.x, tokens, weight.tensor(), ctx);
+  return stream;
 }
 
-void Transformer::final_norm(Pass& pass, const Tensor& out, const Tensor& rstd, const Tensor& x,
-                             OpContext& ctx) {
+// With rstd a backward follows, which needs the layers' x.
+void Transformer::final_norm(Pass& pass, ResidualStream& stream, const Tensor& normed,
+                             const Tensor& rstd, OpContext& ctx) {
   const MaterializedWeight weight = pass.use(parameters_.final_norm);
-  ops::rms_norm_forward(out, rstd, x, weight.tensor(), static_cast<float>(config_.rms_norm_eps),
-                        ctx);
+  normalize(stream, normed, rstd, weight.tensor(), static_cast<float>(config_.rms_norm_eps),
+            !rstd.is_absent(), ctx);
 }
 
 KvView Transformer::packed_kv(const PackedBatch& batch, OpContext& ctx) const {
@@ -117,39 +121,40 @@ void Transformer::score(const ops::TokenLogprobs& out, const PackedBatch& batch,
         batch.max_length, rope_table_.view().size(0));
   const Workspace::Scope scope(ctx.workspace);
   const std::unique_ptr<Pass> pass = store_.begin_pass(score_schedule_);
-  const Tensor x = ctx.workspace.take(store_.dtype(), {batch.num_tokens(), config_.hidden_size});
-  embed(*pass, x, batch.tokens, ctx);
+  ResidualStream stream = embed(*pass, batch.tokens, ctx);
   for (size_t i = 0; i < attention_.size(); ++i) {
     const Workspace::Scope layer_scope(ctx.workspace);
     const LayerInputs inputs{
         .positions = batch.positions, .rope_table = rope_table_, .kv = packed_kv(batch, ctx)};
-    attention_[i].forward(*pass, x, x, inputs, nullptr, ctx);
-    mlp_[i].forward(*pass, x, x, nullptr, ctx);
+    attention_[i].forward(*pass, stream, inputs, nullptr, ctx);
+    mlp_[i].forward(*pass, stream, nullptr, ctx);
   }
-  const Tensor normed = ctx.workspace.take(x.dtype(), x.shape());
-  final_norm(*pass, normed, Tensor(), x, ctx);
-  const Tensor picked = ctx.workspace.take(x.dtype(), {batch.num_predicted(), config_.hidden_size});
+  const Tensor normed = ctx.workspace.take(stream.x.dtype(), stream.x.shape());
+  final_norm(*pass, stream, normed, Tensor(), ctx);
+  const Tensor picked =
+      ctx.workspace.take(normed.dtype(), {batch.num_predicted(), config_.hidden_size});
   ops::gather_rows(picked, normed, batch.predicted_rows, ctx);
   head_.score(*pass, out, picked, head_targets(batch, inv_temperature, cut_check), ctx);
   pass->finish();
 }
 
-Tensor Transformer::train_head(Pass& pass, const PackedBatch& batch, const Tensor& x,
+Tensor Transformer::train_head(Pass& pass, const PackedBatch& batch, ResidualStream stream,
                                const HeadTargets& targets, TokenLoss& loss, OpContext& ctx) {
-  const Tensor dx = ctx.workspace.take(x.dtype(), x.shape());
+  const Tensor dx = ctx.workspace.take(stream.x.dtype(), stream.x.shape());
   const Workspace::Scope scope(ctx.workspace);
-  const Tensor rstd = ctx.workspace.take(DType::kFloat32, {x.size(0)});
-  const Tensor normed = ctx.workspace.take(x.dtype(), x.shape());
-  final_norm(pass, normed, rstd, x, ctx);
-  const Tensor picked = ctx.workspace.take(x.dtype(), {batch.num_predicted(), config_.hidden_size});
+  const Tensor rstd = ctx.workspace.take(DType::kFloat32, {dx.size(0)});
+  const Tensor normed = ctx.workspace.take(dx.dtype(), dx.shape());
+  final_norm(pass, stream, normed, rstd, ctx);
+  const Tensor picked =
+      ctx.workspace.take(dx.dtype(), {batch.num_predicted(), config_.hidden_size});
   ops::gather_rows(picked, normed, batch.predicted_rows, ctx);
-  const Tensor dpicked = ctx.workspace.take(x.dtype(), picked.shape());
+  const Tensor dpicked = ctx.workspace.take(dx.dtype(), picked.shape());
   head_.train(pass, dpicked, picked, targets, loss, ctx);
-  const Tensor dnormed = ctx.workspace.take(x.dtype(), x.shape());
+  const Tensor dnormed = ctx.workspace.take(dx.dtype(), dx.shape());
   ops::scatter_rows(dnormed, dpicked, batch.predicted_rows, ctx);
   fill_zero(dx, ctx.stream);
-  norm_backward(pass, parameters_.final_norm, {.dx = dx, .dout = dnormed, .x = x, .rstd = rstd},
-                ctx);
+  norm_backward(pass, parameters_.final_norm,
+                {.dx = dx, .dout = dnormed, .x = stream.x, .rstd = rstd}, ctx);
   return dx;
 }
 
@@ -159,19 +164,16 @@ void Transformer::train(const PackedBatch& batch, float inv_temperature, TokenLo
         batch.max_length, rope_table_.view().size(0));
   const Workspace::Scope scope(ctx.workspace);
   const std::unique_ptr<Pass> pass = store_.begin_pass(train_schedule(loss.is_token_local()));
-  Tensor x = ctx.workspace.take(store_.dtype(), {batch.num_tokens(), config_.hidden_size});
-  embed(*pass, x, batch.tokens, ctx);
+  ResidualStream stream = embed(*pass, batch.tokens, ctx);
   std::vector<SavedLayer> saved(attention_.size());
   LayerInputs inputs{.positions = batch.positions, .rope_table = rope_table_, .kv = {}};
   for (size_t i = 0; i < attention_.size(); ++i) {
     inputs.kv = saved[i].kv = packed_kv(batch, ctx);
-    const Tensor attended = ctx.workspace.take(x.dtype(), x.shape());
-    attention_[i].forward(*pass, attended, x, inputs, &saved[i].attention, ctx);
-    x = ctx.workspace.take(x.dtype(), x.shape());
-    mlp_[i].forward(*pass, x, attended, &saved[i].mlp, ctx);
+    attention_[i].forward(*pass, stream, inputs, &saved[i].attention, ctx);
+    mlp_[i].forward(*pass, stream, &saved[i].mlp, ctx);
   }
   const Tensor dx =
-      train_head(*pass, batch, x, head_targets(batch, inv_temperature, cut_check), loss, ctx);
+      train_head(*pass, batch, stream, head_targets(batch, inv_temperature, cut_check), loss, ctx);
   for (size_t i = attention_.size(); i-- > 0;) {
     mlp_[i].backward(*pass, dx, saved[i].mlp, ctx);
     inputs.kv = saved[i].kv;
@@ -186,20 +188,21 @@ void Transformer::train(const PackedBatch& batch, float inv_temperature, TokenLo
 void Transformer::forward_cached(const Tensor& logits, const CachedRows& rows, OpContext& ctx) {
   const Workspace::Scope scope(ctx.workspace);
   const std::unique_ptr<Pass> pass = store_.begin_pass(score_schedule_);
-  const Tensor x = ctx.workspace.take(store_.dtype(), {rows.tokens.size(0), config_.hidden_size});
-  embed(*pass, x, rows.tokens, ctx);
+  ResidualStream stream = embed(*pass, rows.tokens, ctx);
   LayerInputs inputs{.positions = rows.positions, .rope_table = rope_table_, .kv = rows.kv};
   for (size_t i = 0; i < attention_.size(); ++i) {
     const Workspace::Scope layer_scope(ctx.workspace);
     inputs.kv.keys = rows.keys[i];
     inputs.kv.values = rows.values[i];
-    attention_[i].forward(*pass, x, x, inputs, nullptr, ctx);
-    mlp_[i].forward(*pass, x, x, nullptr, ctx);
+    attention_[i].forward(*pass, stream, inputs, nullptr, ctx);
+    mlp_[i].forward(*pass, stream, nullptr, ctx);
   }
-  const Tensor picked = ctx.workspace.take(x.dtype(), {logits.size(0), config_.hidden_size});
-  ops::gather_rows(picked, x, rows.logit_rows, ctx);
-  const Tensor normed = ctx.workspace.take(x.dtype(), picked.shape());
-  final_norm(*pass, normed, Tensor(), picked, ctx);
+  add_up(stream, ctx);
+  ResidualStream picked{
+      .x = ctx.workspace.take(store_.dtype(), {logits.size(0), config_.hidden_size}), .delta = {}};
+  ops::gather_rows(picked.x, stream.x, rows.logit_rows, ctx);
+  const Tensor normed = ctx.workspace.take(picked.x.dtype(), picked.x.shape());
+  final_norm(*pass, picked, normed, Tensor(), ctx);
   head_.logits(*pass, logits, normed, ctx);
   pass->finish();
 }

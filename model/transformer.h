@@ -69,11 +69,11 @@ class Transformer {
 
   UseSchedule make_score_schedule() const;
   UseSchedule make_train_schedule(bool token_local) const;
-  void embed(Pass& pass, const Tensor& x, const Tensor& tokens, OpContext& ctx);
+  ResidualStream embed(Pass& pass, const Tensor& tokens, OpContext& ctx);
   KvView packed_kv(const PackedBatch& batch, OpContext& ctx) const;
-  void final_norm(Pass& pass, const Tensor& out, const Tensor& rstd, const Tensor& x,
+  void final_norm(Pass& pass, ResidualStream& stream, const Tensor& normed, const Tensor& rstd,
                   OpContext& ctx);
-  Tensor train_head(Pass& pass, const PackedBatch& batch, const Tensor& x,
+  Tensor train_head(Pass& pass, const PackedBatch& batch, ResidualStream stream,
                     const HeadTargets& targets, TokenLoss& loss, OpContext& ctx);
 
   ModelConfig config_;

@@ -5,8 +5,6 @@
 #include "model/layers/linear_gradients.h"
 #include "model/ops/attention.h"
 #include "model/ops/linear.h"
-#include "model/ops/residual.h"
-#include "model/ops/rms_norm.h"
 #include "model/ops/rope.h"
 
 namespace grpo::model {
@@ -29,25 +27,26 @@ void AttentionLayer::append_backward_uses(std::vector<ParameterUse>& uses) const
   uses.push_back({parameters_.norm, UsePhase::kBackward, true, true});
 }
 
-void AttentionLayer::forward(Pass& pass, const Tensor& out, const Tensor& x,
-                             const LayerInputs& inputs, AttentionActivations* saved,
-                             OpContext& ctx) const {
-  const int64_t t = x.size(0);
-  const DType a = x.dtype();
+void AttentionLayer::forward(Pass& pass, ResidualStream& stream, const LayerInputs& inputs,
+                             AttentionActivations* saved, OpContext& ctx) const {
+  const Shape shape = stream.x.shape();
+  const int64_t t = shape[0];
+  const DType a = stream.x.dtype();
   AttentionActivations act;
   if (saved != nullptr) {
-    act.x = x;
     act.rstd = ctx.workspace.take(DType::kFloat32, {t});
     act.lse = ctx.workspace.take(DType::kFloat32, {t, shape_.num_heads});
   }
-  act.normed = ctx.workspace.take(a, x.shape());
+  act.normed = ctx.workspace.take(a, shape);
   act.q = ctx.workspace.take(a, {t, shape_.num_heads, shape_.head_dim});
   act.out = ctx.workspace.take(a, {t, shape_.num_heads, shape_.head_dim});
   act.keys = inputs.kv.keys;
   act.values = inputs.kv.values;
   {
     const MaterializedWeight norm = pass.use(parameters_.norm);
-    ops::rms_norm_forward(act.normed, act.rstd, x, norm.tensor(), shape_.rms_norm_eps, ctx);
+    normalize(stream, act.normed, act.rstd, norm.tensor(), shape_.rms_norm_eps, saved != nullptr,
+              ctx);
+    act.x = stream.x;
   }
   const Workspace::Scope scope(ctx.workspace);
   {
@@ -59,11 +58,10 @@ void AttentionLayer::forward(Pass& pass, const Tensor& out, const Tensor& x,
                           inputs.rope_table, ctx);
   }
   ops::attention_forward(act.out, act.lse, act.q, inputs.kv, shape_.attention_scale(), ctx);
-  const Tensor projected = ctx.workspace.take(a, x.shape());
   const MaterializedWeight weight = pass.use(parameters_.o_weight);
-  ops::linear_forward(projected, act.out.reshaped({t, shape_.num_heads * shape_.head_dim}),
+  ops::linear_forward(stream.delta, act.out.reshaped({t, shape_.num_heads * shape_.head_dim}),
                       weight.tensor(), Tensor(), ctx);
-  ops::residual_add(out, x, projected, ctx);
+  stream.is_pending = true;
   if (saved != nullptr) *saved = act;
 }
 

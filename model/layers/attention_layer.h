@@ -5,6 +5,7 @@
 
 #include "model/core/parameter_store.h"
 #include "model/layers/layer_inputs.h"
+#include "model/layers/residual_stream.h"
 #include "model/ops/op_context.h"
 
 namespace grpo::model {
@@ -26,11 +27,10 @@ class AttentionLayer {
   void append_forward_uses(std::vector<ParameterUse>& uses) const;
   void append_backward_uses(std::vector<ParameterUse>& uses) const;
 
-  // out = x + attention(norm(x)). Writes K and V into inputs.kv. With `saved`, keeps what backward
-  // needs; the saved x, keys and values are then the caller's.
-  void forward(Pass& pass, const Tensor& out,  // [T, D] A; x itself where nothing is saved
-               const Tensor& x,                // [T, D] A
-               const LayerInputs& inputs, AttentionActivations* saved, OpContext& ctx) const;
+  // Adds attention(norm(stream)) to the stream. Writes K and V into inputs.kv. With `saved`, keeps
+  // what backward needs; the saved x, keys and values are then the stream's and the caller's.
+  void forward(Pass& pass, ResidualStream& stream, const LayerInputs& inputs,
+               AttentionActivations* saved, OpContext& ctx) const;
 
   // dx <- dx + d attention(norm(x)) / d x, for the output's gradient in dx.
   void backward(Pass& pass, const Tensor& dx,  // [T, D] A, in place

@@ -2,8 +2,6 @@
 
 #include "model/layers/linear_gradients.h"
 #include "model/ops/linear.h"
-#include "model/ops/residual.h"
-#include "model/ops/rms_norm.h"
 #include "model/ops/swiglu.h"
 
 namespace grpo::model {
@@ -22,33 +20,31 @@ void MlpLayer::append_backward_uses(std::vector<ParameterUse>& uses) const {
   }
 }
 
-void MlpLayer::forward(Pass& pass, const Tensor& out, const Tensor& x, MlpActivations* saved,
+void MlpLayer::forward(Pass& pass, ResidualStream& stream, MlpActivations* saved,
                        OpContext& ctx) const {
-  const int64_t t = x.size(0);
+  const Shape shape = stream.x.shape();
+  const int64_t t = shape[0];
   const int64_t f = shape_.intermediate_size;
-  const DType a = x.dtype();
+  const DType a = stream.x.dtype();
   MlpActivations act;
-  if (saved != nullptr) {
-    act.x = x;
-    act.rstd = ctx.workspace.take(DType::kFloat32, {t});
-  }
-  act.normed = ctx.workspace.take(a, x.shape());
+  if (saved != nullptr) act.rstd = ctx.workspace.take(DType::kFloat32, {t});
+  act.normed = ctx.workspace.take(a, shape);
   act.gate_up = ctx.workspace.take(a, {t, 2 * f});
   act.gated = ctx.workspace.take(a, {t, f});
   {
     const MaterializedWeight norm = pass.use(parameters_.norm);
-    ops::rms_norm_forward(act.normed, act.rstd, x, norm.tensor(), shape_.rms_norm_eps, ctx);
+    normalize(stream, act.normed, act.rstd, norm.tensor(), shape_.rms_norm_eps, saved != nullptr,
+              ctx);
+    act.x = stream.x;
   }
   {
     const MaterializedWeight weight = pass.use(parameters_.gate_up_weight);
     ops::linear_forward(act.gate_up, act.normed, weight.tensor(), Tensor(), ctx);
   }
   ops::swiglu_forward(act.gated, act.gate_up, ctx);
-  const Workspace::Scope scope(ctx.workspace);
-  const Tensor projected = ctx.workspace.take(a, x.shape());
   const MaterializedWeight weight = pass.use(parameters_.down_weight);
-  ops::linear_forward(projected, act.gated, weight.tensor(), Tensor(), ctx);
-  ops::residual_add(out, x, projected, ctx);
+  ops::linear_forward(stream.delta, act.gated, weight.tensor(), Tensor(), ctx);
+  stream.is_pending = true;
   if (saved != nullptr) *saved = act;
 }
 

@@ -5,6 +5,7 @@
 
 #include "model/core/parameter_store.h"
 #include "model/layers/layer_inputs.h"
+#include "model/layers/residual_stream.h"
 #include "model/ops/op_context.h"
 
 namespace grpo::model {
@@ -24,10 +25,9 @@ class MlpLayer {
   void append_forward_uses(std::vector<ParameterUse>& uses) const;
   void append_backward_uses(std::vector<ParameterUse>& uses) const;
 
-  // out = x + mlp(norm(x)). With `saved`, keeps what backward needs; the saved x is the caller's.
-  void forward(Pass& pass, const Tensor& out,  // [T, D] A; x itself where nothing is saved
-               const Tensor& x,                // [T, D] A
-               MlpActivations* saved, OpContext& ctx) const;
+  // Adds mlp(norm(stream)) to the stream. With `saved`, keeps what backward needs; the saved x is
+  // the stream's.
+  void forward(Pass& pass, ResidualStream& stream, MlpActivations* saved, OpContext& ctx) const;
 
   // dx <- dx + d mlp(norm(x)) / d x, for the output's gradient in dx.
   void backward(Pass& pass, const Tensor& dx,  // [T, D] A, in place

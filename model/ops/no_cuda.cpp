@@ -48,6 +48,11 @@ void rms_norm_forward_cuda(const Tensor&, const Tensor&, const Tensor&, const Te
   throw_no_cuda("rms_norm_forward");
 }
 
+void residual_rms_norm_forward_cuda(const NormedSum&, const Tensor&, const Tensor&, const Tensor&,
+                                    float, OpContext&) {
+  throw_no_cuda("residual_rms_norm_forward");
+}
+
 void rms_norm_backward_cuda(const RmsNormGradients&, const Tensor&, const Tensor&, const Tensor&,
                             const Tensor&, OpContext&) {
   throw_no_cuda("rms_norm_backward");

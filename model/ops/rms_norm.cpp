@@ -22,6 +22,23 @@ void rms_norm_forward(const Tensor& out, const Tensor& rstd, const Tensor& x, co
       [&] { rms_norm_forward_cuda(out, rstd, x, weight, epsilon, ctx); });
 }
 
+void residual_rms_norm_forward(const NormedSum& out, const Tensor& x, const Tensor& addend,
+                               const Tensor& weight, float epsilon, OpContext& ctx) {
+  const char* op = "residual_rms_norm_forward";
+  const OperandChecks checks(op, ctx);
+  checks.expect_rank("x", x, 2);
+  checks.expect_activation("x", x);
+  checks.expect("addend", addend, x.dtype(), x.shape());
+  checks.expect("sum", out.sum, x.dtype(), x.shape());
+  checks.expect("normed", out.normed, x.dtype(), x.shape());
+  checks.expect("weight", weight, x.dtype(), {x.size(1)});
+  checks.expect_if_present("rstd", out.rstd, DType::kFloat32, {x.size(0)});
+  dispatch(
+      op, x.dtype(), ctx,
+      [&]<typename A>(A) { residual_rms_norm_forward_cpu<A>(out, x, addend, weight, epsilon); },
+      [&] { residual_rms_norm_forward_cuda(out, x, addend, weight, epsilon, ctx); });
+}
+
 void rms_norm_backward(const RmsNormGradients& gradients, const Tensor& dout, const Tensor& x,
                        const Tensor& weight, const Tensor& rstd, OpContext& ctx) {
   const char* op = "rms_norm_backward";

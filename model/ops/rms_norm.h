@@ -13,6 +13,20 @@ void rms_norm_forward(const Tensor& out,     // [T, D] A
                       const Tensor& weight,  // [D] A
                       float epsilon, OpContext& ctx);
 
+struct NormedSum {
+  Tensor sum;     // [T, D] A, may be x
+  Tensor normed;  // [T, D] A
+  Tensor rstd;    // [T] float32, or absent
+};
+
+// Residual addition and the norm of what it gives: sum = x + addend in fp32, rounded once, then as
+// rms_norm_forward of it.
+void residual_rms_norm_forward(const NormedSum& out,
+                               const Tensor& x,       // [T, D] A
+                               const Tensor& addend,  // [T, D] A
+                               const Tensor& weight,  // [D] A
+                               float epsilon, OpContext& ctx);
+
 struct RmsNormGradients {
   Tensor dx;           // [T, D] A
   bool accumulate_dx;  // add to dx (the residual's gradient) instead of overwriting

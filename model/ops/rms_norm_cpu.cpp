@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "model/ops/lane_sum_cpu.h"
+#include "model/ops/residual_cpu.h"
 
 namespace grpo::ops {
 
@@ -25,6 +26,13 @@ void rms_norm_forward_cpu(const Tensor& out, const Tensor& rstd, const Tensor& x
           static_cast<A>(static_cast<float>(row[i]) * scale * static_cast<float>(weight_data[i]));
     }
   }
+}
+
+template <typename A>
+void residual_rms_norm_forward_cpu(const NormedSum& out, const Tensor& x, const Tensor& addend,
+                                   const Tensor& weight, float epsilon) {
+  residual_add_cpu<A>(out.sum, x, addend);
+  rms_norm_forward_cpu<A>(out.normed, out.rstd, out.sum, weight, epsilon);
 }
 
 // With g = dout * weight and n = x * rstd: dx = rstd * (g - n * mean(g n)), dweight = sum over t of
@@ -62,10 +70,12 @@ void rms_norm_backward_cpu(const RmsNormGradients& gradients, const Tensor& dout
   }
 }
 
-#define GRPO_INSTANTIATE_RMS_NORM(A)                                                            \
-  template void rms_norm_forward_cpu<A>(const Tensor&, const Tensor&, const Tensor&,            \
-                                        const Tensor&, float);                                  \
-  template void rms_norm_backward_cpu<A>(const RmsNormGradients&, const Tensor&, const Tensor&, \
+#define GRPO_INSTANTIATE_RMS_NORM(A)                                                             \
+  template void rms_norm_forward_cpu<A>(const Tensor&, const Tensor&, const Tensor&,             \
+                                        const Tensor&, float);                                   \
+  template void residual_rms_norm_forward_cpu<A>(const NormedSum&, const Tensor&, const Tensor&, \
+                                                 const Tensor&, float);                          \
+  template void rms_norm_backward_cpu<A>(const RmsNormGradients&, const Tensor&, const Tensor&,  \
                                          const Tensor&, const Tensor&);
 GRPO_INSTANTIATE_RMS_NORM(float)
 GRPO_INSTANTIATE_RMS_NORM(Bfloat16)

@@ -28,11 +28,24 @@ struct NormForward {
   D* out;           // [T, D]
   float* rstd;      // [T] or null
   const D* x;       // [T, D]
+  const D* addend;  // [T, D], to be added to x; or null
+  D* sum;           // [T, D], where there is an addend: what is normed
   const D* weight;  // [D]
   int64_t size;     // D
   float epsilon;
   bool aligned;
 };
+
+// A group of a sum: added up, rounded and stored.
+template <typename D, int kWidth>
+__device__ inline void add_up(Packet<D, kWidth>& x, const Packet<D, kWidth>& addend, D* sum,
+                              int count, bool aligned) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    x.elements[i] = from_float<D>(__fadd_rn(to_float(x.elements[i]), to_float(addend.elements[i])));
+  }
+  store_packet<kWidth>(sum, x, count, aligned);
+}
 
 // kRows rows a block, each by itself. Their first groups, in most models the only ones, stay in
 // registers.
@@ -48,11 +61,22 @@ __global__ void __launch_bounds__(kRowThreads)
     return left < 0 ? 0 : left < kWidth ? static_cast<int>(left) : kWidth;
   };
   Packet<D, kWidth> kept[kRows];
+  Packet<D, kWidth> addends[kRows];
+  const auto for_first_groups = [&](const auto& body) {
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const bool inside = begin + r < num_rows;
-    kept[r] = load_packet<kWidth>(op.x + (inside ? begin + r : 0) * op.size + own,
-                                  inside ? count_of(own) : 0, op.aligned);
+    for (int r = 0; r < kRows; ++r) {
+      const bool inside = begin + r < num_rows;
+      body(r, (inside ? begin + r : 0) * op.size + own, inside ? count_of(own) : 0);
+    }
+  };
+  for_first_groups([&](int r, int64_t at, int count) {
+    kept[r] = load_packet<kWidth>(op.x + at, count, op.aligned);
+    if (op.addend != nullptr) addends[r] = load_packet<kWidth>(op.addend + at, count, op.aligned);
+  });
+  if (op.addend != nullptr) {
+    for_first_groups([&](int r, int64_t at, int count) {
+      add_up(kept[r], addends[r], op.sum + at, count, op.aligned);
+    });
   }
   float kept_weight[kWidth];
   load_group(kept_weight, op.weight + own, count_of(own), op.aligned);
@@ -60,21 +84,28 @@ __global__ void __launch_bounds__(kRowThreads)
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (begin + r >= num_rows) continue;
+    const auto add_squares = [&](const Packet<D, kWidth>& packet) {
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      const float x = to_float(kept[r].elements[i]);
-      squares[r] = __fmaf_rn(x, x, squares[r]);
-    }
-    const D* row = op.x + (begin + r) * op.size;
+      for (int i = 0; i < kWidth; ++i) {
+        const float x = to_float(packet.elements[i]);
+        squares[r] = __fmaf_rn(x, x, squares[r]);
+      }
+    };
+    add_squares(kept[r]);
     for (int64_t first = own + kRowThreads * kWidth; first < op.size;
          first += kRowThreads * kWidth) {
-      float x[kWidth];
-      load_group(x, row + first, count_of(first), op.aligned);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) squares[r] = __fmaf_rn(x[i], x[i], squares[r]);
+      const int64_t at = (begin + r) * op.size + first;
+      const int count = count_of(first);
+      Packet<D, kWidth> packet = load_packet<kWidth>(op.x + at, count, op.aligned);
+      if (op.addend != nullptr) {
+        add_up(packet, load_packet<kWidth>(op.addend + at, count, op.aligned), op.sum + at, count,
+               op.aligned);
+      }
+      add_squares(packet);
     }
   }
   block_sums<kRowThreads>(squares, scratch);
+  const D* normed = op.addend == nullptr ? op.x : op.sum;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const int64_t t = begin + r;
@@ -94,7 +125,7 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int64_t first = own + kRowThreads * kWidth; first < op.size;
          first += kRowThreads * kWidth) {
       float weight[kWidth];
-      load_group(x, op.x + t * op.size + first, count_of(first), op.aligned);
+      load_group(x, normed + t * op.size + first, count_of(first), op.aligned);
       load_group(weight, op.weight + first, count_of(first), op.aligned);
       store(x, weight, first);
     }
@@ -283,23 +314,24 @@ void warp_rows_backward(const char* op, const NormBackward<D>& norm, const Tenso
   join_column_chunks(op, dweight, partial, blocks, accumulate, ctx);
 }
 
-}  // namespace
-
-void rms_norm_forward_cuda(const Tensor& out, const Tensor& rstd, const Tensor& x,
-                           const Tensor& weight, float epsilon, OpContext& ctx) {
-  const char* op = "rms_norm_forward";
+// Of x, or of x + addend where there is an addend.
+void norm_forward(const char* op, const NormedSum& out, const Tensor& x, const Tensor& addend,
+                  const Tensor& weight, float epsilon, OpContext& ctx) {
   const int64_t size = x.size(1);
   dispatch_device_type(op, x.dtype(), [&]<typename D>(D) {
     constexpr int kWidth = kGroupWidth<D>;
-    NormForward<D> norm{device_data<D>(out),
-                        rstd.is_absent() ? nullptr : rstd.data<float>(),
+    NormForward<D> norm{device_data<D>(out.normed),
+                        out.rstd.is_absent() ? nullptr : out.rstd.data<float>(),
                         device_data<D>(x),
+                        device_data<D>(addend),
+                        device_data<D>(out.sum),
                         device_data<D>(weight),
                         size,
                         epsilon,
                         false};
     norm.aligned = size % kWidth == 0 && is_aligned<kWidth>(norm.out) &&
-                   is_aligned<kWidth>(norm.x) && is_aligned<kWidth>(norm.weight);
+                   is_aligned<kWidth>(norm.x) && is_aligned<kWidth>(norm.addend) &&
+                   is_aligned<kWidth>(norm.sum) && is_aligned<kWidth>(norm.weight);
     // Several rows a block keep more of memory busy, where there are enough for all blocks.
     constexpr int kRows = 4;
     constexpr int64_t kManyRows = 4096;
@@ -311,6 +343,19 @@ void rms_norm_forward_cuda(const Tensor& out, const Tensor& rstd, const Tensor& 
       launch(op, rms_norm_forward_kernel<D, 1>, rows, kRowThreads, ctx, norm, rows);
     }
   });
+}
+
+}  // namespace
+
+void rms_norm_forward_cuda(const Tensor& out, const Tensor& rstd, const Tensor& x,
+                           const Tensor& weight, float epsilon, OpContext& ctx) {
+  norm_forward("rms_norm_forward", {.sum = {}, .normed = out, .rstd = rstd}, x, Tensor(), weight,
+               epsilon, ctx);
+}
+
+void residual_rms_norm_forward_cuda(const NormedSum& out, const Tensor& x, const Tensor& addend,
+                                    const Tensor& weight, float epsilon, OpContext& ctx) {
+  norm_forward("residual_rms_norm_forward", out, x, addend, weight, epsilon, ctx);
 }
 
 void rms_norm_backward_cuda(const RmsNormGradients& gradients, const Tensor& dout, const Tensor& x,

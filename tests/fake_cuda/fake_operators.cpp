@@ -31,6 +31,10 @@ namespace {
 
 using testing::on_host;
 
+NormedSum on_host(const NormedSum& n) {
+  return {.sum = on_host(n.sum), .normed = on_host(n.normed), .rstd = on_host(n.rstd)};
+}
+
 RmsNormGradients on_host(const RmsNormGradients& g) {
   return {.dx = on_host(g.dx),
           .accumulate_dx = g.accumulate_dx,
@@ -190,6 +194,11 @@ void residual_add_cuda(const Tensor& out, const Tensor& a, const Tensor& b, OpCo
 void rms_norm_forward_cuda(const Tensor& out, const Tensor& rstd, const Tensor& x,
                            const Tensor& weight, float epsilon, OpContext&) {
   run_on_host(rms_norm_forward, out, rstd, x, weight, epsilon);
+}
+
+void residual_rms_norm_forward_cuda(const NormedSum& out, const Tensor& x, const Tensor& addend,
+                                    const Tensor& weight, float epsilon, OpContext&) {
+  run_on_host(residual_rms_norm_forward, out, x, addend, weight, epsilon);
 }
 
 void rms_norm_backward_cuda(const RmsNormGradients& gradients, const Tensor& dout, const Tensor& x,

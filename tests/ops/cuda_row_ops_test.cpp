@@ -112,6 +112,30 @@ TEST_P(CudaRowOpsTest, RmsNormForward) {
   });
 }
 
+// One kernel gives what the two give.
+TEST_P(CudaRowOpsTest, RmsNormOfASum) {
+  const Tensor x = random(dtype(), shape(), 3.0);
+  const Tensor addend = random(dtype(), shape());
+  const Tensor weight = random(dtype(), {size()});
+  const Tensor sum = cuda_make(dtype(), shape());
+  const Tensor normed = cuda_make(dtype(), shape());
+  const Tensor rstd = cuda_make(DType::kFloat32, {rows()});
+  residual_add(sum, to_cuda(x), to_cuda(addend), cuda());
+  rms_norm_forward(normed, rstd, sum, to_cuda(weight), kEpsilon, cuda());
+  const Results wanted{to_host(sum), to_host(normed), to_host(rstd)};
+  for (const bool in_place : {false, true}) {
+    expect_bits(wanted, [&](int64_t shift) {
+      const Tensor from = to_cuda(x, shift);
+      const Results results{in_place ? from : cuda_make(dtype(), shape(), shift),
+                            cuda_make(dtype(), shape(), shift),
+                            cuda_make(DType::kFloat32, {rows()}, shift)};
+      residual_rms_norm_forward({.sum = results[0], .normed = results[1], .rstd = results[2]}, from,
+                                to_cuda(addend, shift), to_cuda(weight, shift), kEpsilon, cuda());
+      return results;
+    });
+  }
+}
+
 TEST_P(CudaRowOpsTest, RmsNormRowsDoNotDependOnTheirNumber) {
   const Tensor x = to_cuda(random(dtype(), shape()));
   const Tensor weight = to_cuda(random(dtype(), {size()}));

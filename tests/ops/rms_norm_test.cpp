@@ -1,6 +1,7 @@
 // T tokens, D model.
 #include "model/ops/rms_norm.h"
 
+#include "model/ops/residual.h"
 #include "tests/ops/op_test.h"
 
 namespace grpo::ops {
@@ -47,6 +48,30 @@ TEST_P(RmsNormTest, ForwardIsTheFormulaForAnyNumberOfRows) {
     const Tensor alone = make(dtype(), {1, size()});
     rms_norm_forward(alone, Tensor(), x.rows(t, 1), weight, kEpsilon, ctx());
     expect_same_bits(alone, out.rows(t, 1), "row alone");
+  }
+}
+
+TEST_P(RmsNormTest, OfASumIsThatOfTheResidualAddition) {
+  const Tensor x = random(dtype(), {rows(), size()}, 3.0);
+  const Tensor addend = random(dtype(), x.shape());
+  const Tensor weight = random(dtype(), {size()});
+  const Tensor sum = make(dtype(), x.shape());
+  const Tensor normed = make(dtype(), x.shape());
+  const Tensor rstd = make(DType::kFloat32, {rows()});
+  residual_add(sum, x, addend, ctx());
+  rms_norm_forward(normed, rstd, sum, weight, kEpsilon, ctx());
+  for (const bool in_place : {false, true}) {
+    const Tensor from = copy(x);
+    const NormedSum out{.sum = in_place ? from : make(dtype(), x.shape()),
+                        .normed = make(dtype(), x.shape()),
+                        .rstd = make(DType::kFloat32, {rows()})};
+    residual_rms_norm_forward(out, from, addend, weight, kEpsilon, ctx());
+    expect_same_bits(out.sum, sum, "sum");
+    expect_same_bits(out.normed, normed, "normed");
+    expect_same_bits(out.rstd, rstd, "rstd");
+    residual_rms_norm_forward({.sum = out.sum, .normed = out.normed, .rstd = {}}, copy(x), addend,
+                              weight, kEpsilon, ctx());
+    expect_same_bits(out.normed, normed, "normed without rstd");
   }
 }
 

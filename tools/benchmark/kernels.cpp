@@ -8,7 +8,6 @@
 #include "model/ops/log_softmax.h"
 #include "model/ops/optimizer_step.h"
 #include "model/ops/reduce.h"
-#include "model/ops/residual.h"
 #include "model/ops/rms_norm.h"
 #include "model/ops/rope.h"
 #include "model/ops/rows.h"
@@ -83,7 +82,16 @@ class StepOperators {
       const Tensor weight = o.random(dtype_, {d_});
       return [=, this] { ops::rms_norm_forward(out, rstd, x, weight, kEpsilon, ctx_); };
     };
-    calls_["final rms_norm"] = calls_["rms_norm_forward"];
+    calls_["residual_rms_norm_forward"] = [this](Operands& o) -> Call {
+      const Tensor x = o.random(dtype_, {t_, d_});
+      const Tensor addend = o.random(dtype_, {t_, d_});
+      const ops::NormedSum out{.sum = o.zeros(dtype_, {t_, d_}),
+                               .normed = o.zeros(dtype_, {t_, d_}),
+                               .rstd = o.zeros(DType::kFloat32, {t_})};
+      const Tensor weight = o.random(dtype_, {d_});
+      return [=, this] { ops::residual_rms_norm_forward(out, x, addend, weight, kEpsilon, ctx_); };
+    };
+    calls_["final rms_norm"] = calls_["residual_rms_norm_forward"];
     calls_["rms_norm_backward"] = [this](Operands& o) -> Call {
       const Tensor x = o.random(dtype_, {t_, d_});
       const Tensor dout = o.random(dtype_, {t_, d_});
@@ -97,11 +105,6 @@ class StepOperators {
             {.dx = dx, .accumulate_dx = true, .dweight = dweight, .accumulate_dweight = true}, dout,
             x, weight, rstd, ctx_);
       };
-    };
-    calls_["residual_add"] = [this](Operands& o) -> Call {
-      const Tensor x = o.random(dtype_, {t_, d_});
-      const Tensor added = o.random(dtype_, {t_, d_});
-      return [=, this] { ops::residual_add(x, x, added, ctx_); };
     };
     calls_["swiglu_forward"] = [this](Operands& o) -> Call {
       const Tensor gate_up = o.random(dtype_, {t_, 2 * f_});

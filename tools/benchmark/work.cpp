@@ -81,13 +81,14 @@ void ModelWork::append_layers_forward(std::vector<OperatorWork>& list, double ro
     list.push_back({name, Phase::kForward, calls, work});
   };
   add("embedding_forward", 1, moved(2 * rows * d));
-  add("rms_norm_forward", 2 * layers, moved(2 * rows * d));
+  // The first norm is of the embeddings; every other one also adds up what it is of.
+  add("rms_norm_forward", 1, moved(2 * rows * d));
+  add("residual_rms_norm_forward", 2 * layers - 1, moved(4 * rows * d));
   add("qkv product", layers, product(rows, qkv, d, a));
   add("qkv_rope_forward", layers, moved(2 * rows * qkv));
   add("attention_forward", layers,
       {.flops = 4 * q * pairs, .bytes = a * (2 * rows * q + 2 * context_tokens * kv)});
   add("output product", layers, product(rows, d, q, a));
-  add("residual_add", 2 * layers, moved(3 * rows * d));
   add("gate+up product", layers, product(rows, 2 * f, d, a));
   add("swiglu_forward", layers, moved(3 * rows * f));
   add("down product", layers, product(rows, d, f, a));
@@ -145,7 +146,7 @@ std::vector<OperatorWork> ModelWork::scoring_pass(const PassShape& shape) const 
   std::vector<OperatorWork> list;
   append_layers_forward(list, t, causal_pairs(shape), t);
   list.push_back(
-      {"final rms_norm", Phase::kHead, 1, moved(2 * t * static_cast<double>(config_.hidden_size))});
+      {"final rms_norm", Phase::kHead, 1, moved(4 * t * static_cast<double>(config_.hidden_size))});
   append_head_forward(list, rows, std::min(rows, static_cast<double>(shape.head_chunk_rows)));
   return list;
 }
@@ -185,6 +186,7 @@ std::vector<OperatorWork> ModelWork::cached_pass(const CachedShape& shape) const
   const auto d = static_cast<double>(config_.hidden_size);
   std::vector<OperatorWork> list;
   append_layers_forward(list, shape.num_rows, shape.num_pairs, shape.context_tokens);
+  list.push_back({"residual_add", Phase::kHead, 1, moved(3 * shape.num_rows * d)});
   list.push_back({"final rms_norm", Phase::kHead, 1, moved(2 * shape.num_logit_rows * d)});
   list.push_back({"gather_rows", Phase::kHead, 1, moved(2 * shape.num_logit_rows * d)});
   list.push_back(
