@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "model/core/device_cuda.h"
 #include "model/core/errors.h"
 #include "rl/memory_report.h"
 
@@ -103,8 +104,12 @@ int num_ranks_here(int world_size) {
 }
 
 std::string memory_warning(const rl::MemoryPlan& plan) {
+  if (plan.device.kind == DeviceKind::kCuda) {
+    if (plan.device.index >= cuda_device_count()) return "";
+    return memory_warning(plan, 1, cuda_free_bytes(plan.device));
+  }
   const std::optional<size_t> available = available_memory_bytes();
-  if (plan.device.kind != DeviceKind::kCpu || !available) return "";
+  if (!available) return "";
   return memory_warning(plan, num_ranks_here(static_cast<int>(plan.ranks.size())), *available);
 }
 

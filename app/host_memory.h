@@ -1,4 +1,4 @@
-// How much memory this machine has left for a run.
+// How much memory this machine and its GPUs have left for a run.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ std::optional<size_t> available_memory_bytes(const std::filesystem::path& root =
 int num_ranks_here(int world_size, const VariableLookup& lookup);
 int num_ranks_here(int world_size);
 
-// For a plan of this machine's own memory; "" for one of a CUDA device, or where the memory cannot
-// be read.
+// For a plan of this machine's own memory, or of a GPU that is here and its one rank; "" where the
+// memory cannot be read.
 std::string memory_warning(const rl::MemoryPlan& plan);
 // A warning when `num_ranks` of the plan need more than `available`: the biggest owner and what
 // would fit. "" when they fit.

@@ -71,10 +71,12 @@ Buffer Allocator::allocate(const std::string& name, size_t size_bytes) {
       is_cuda(device_) ? cuda_blocks_.allocate(size_bytes) : allocate_zeroed(device_, size_bytes);
   std::lock_guard lock(mutex_);
   if (data == nullptr) {
+    const std::string left =
+        is_cuda(device_) ? fmt::format("; at most {} would fit", cuda_free_bytes(device_)) : "";
     throw Error(
         ExitCode::kOther,
-        fmt::format("out of memory in phase '{}': {} asked for {} bytes on {} beside {} in use",
-                    phase_, name, size_bytes, device_name(device_), live_bytes_));
+        fmt::format("out of memory in phase '{}': {} asked for {} bytes on {} beside {} in use{}",
+                    phase_, name, size_bytes, device_name(device_), live_bytes_, left));
   }
   live_bytes_ += size_bytes;
   live_by_name_[name] += size_bytes;

@@ -167,6 +167,14 @@ CudaDeviceInfo cuda_device_info(Device device) {
   return {properties.name, "GPU-" + uuid};
 }
 
+size_t cuda_free_bytes(Device device) {
+  select(device);
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return free_bytes;
+}
+
 void* cuda_allocate(Device device, size_t size_bytes) {
   select(device);
   void* data = nullptr;

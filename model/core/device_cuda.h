@@ -28,6 +28,9 @@ struct CudaDeviceInfo {
 
 CudaDeviceInfo cuda_device_info(Device device);
 
+// What no process has allocated on the device.
+size_t cuda_free_bytes(Device device);
+
 // Zero-filled memory aligned to 256 bytes; null when the device has none left.
 void* cuda_allocate(Device device, size_t size_bytes);
 void cuda_free(Device device, void* data) noexcept;

@@ -21,6 +21,8 @@ void check_cuda_device(Device device) { throw_no_cuda(device); }
 
 CudaDeviceInfo cuda_device_info(Device device) { throw_no_cuda(device); }
 
+size_t cuda_free_bytes(Device device) { throw_no_cuda(device); }
+
 void* cuda_allocate(Device device, size_t) { throw_no_cuda(device); }
 
 void cuda_free(Device, void*) noexcept {}  // nothing was allocated

@@ -120,16 +120,22 @@ TEST_F(CudaMemoryTest, WorkspaceScratchIsPoisoned) {
   EXPECT_EQ(bytes_of(workspace.take(DType::kUint8, {65})), std::vector<uint8_t>(65, 0xFF));
 }
 
-TEST_F(CudaMemoryTest, OutOfMemoryNamesPhaseOwnerAndSize) {
+TEST_F(CudaMemoryTest, OutOfMemoryNamesPhaseOwnerSizeAndWhatFits) {
   allocator_.set_phase("generation");
+  const size_t free_bytes = cuda_free_bytes(kCuda);
   try {
     allocator_.allocate("kv_cache", size_t{1} << 50);
     FAIL() << "a device with a petabyte";
   } catch (const Error& error) {
     const std::string message = error.what();
-    for (const char* part : {"'generation'", "kv_cache", "1125899906842624 bytes", "cuda:0"}) {
+    for (const std::string part :
+         {"'generation'", "kv_cache", "1125899906842624 bytes", "cuda:0"}) {
       EXPECT_NE(message.find(part), std::string::npos) << message;
     }
+    const size_t at_most = message.find("at most ");
+    ASSERT_NE(at_most, std::string::npos) << message;
+    // Other programs may take and give memory meanwhile.
+    EXPECT_NEAR(std::stod(message.substr(at_most + 8)), static_cast<double>(free_bytes), 1e9);
   }
   EXPECT_EQ(allocator_.live_bytes(), 0u);
   EXPECT_NO_THROW(allocator_.allocate("small", 8));  // the failure is not seen again

@@ -76,6 +76,13 @@ class FakeMemory {
     free_.emplace(offset, size);
   }
 
+  size_t free_bytes() {
+    const std::lock_guard lock(mutex_);
+    size_t sum = 0;
+    for (const auto& [offset, size] : free_) sum += size;
+    return sum;
+  }
+
   std::byte* host_address(const void* data) const { return host_ + offset_of(data); }
 
  private:
@@ -140,6 +147,8 @@ void check_cuda_device(Device device) {
 CudaDeviceInfo cuda_device_info(Device device) {
   return {"fake device", fmt::format("fake-{}", device.index)};
 }
+
+size_t cuda_free_bytes(Device) { return FakeMemory::get().free_bytes(); }
 
 void* cuda_allocate(Device, size_t size_bytes) { return FakeMemory::get().allocate(size_bytes); }
 
