@@ -142,7 +142,7 @@ TEST_F(FailingRun, ARankStoppedInAPhaseEndsTheRunAfterTheTimeout) {
   const Outcome outcome = train(folder_.path(), "policy_training", 1, SIGSTOP);
   EXPECT_EQ(outcome.exit_code, 5);
   EXPECT_LT(Clock::now() - start, timeout() + allowed_time());
-  for (const std::string part :
+  for (const std::string& part :
        {fmt::format("grpo_train: error: rank 0, phase 'policy_training', step 1: waited {}.0 s for "
                     "rank 1 in ",
                     timeout().count()),
