@@ -22,7 +22,8 @@ class DeviceTransport {
 
   virtual void all_gather(const Tensor& out, const Tensor& in, Stream stream) = 0;
   virtual void broadcast(const Tensor& data, int root, Stream stream) = 0;
-  // No messages to oneself. `operation` is what error messages call it.
+  // No messages to oneself; a member without messages may stay away. `operation` is what error
+  // messages call it.
   virtual void exchange(std::span<const PeerMessage> sends, std::span<const PeerMessage> receives,
                         const char* operation, Stream stream) = 0;
 };

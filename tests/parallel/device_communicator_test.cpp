@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -198,6 +199,37 @@ TEST_P(DeviceCommunicatorTest, Exchange) {
                 std::vector<float>(3, code(peer, group.rank(), 9)));
     }
     group.barrier();
+  });
+}
+
+// Members that have nothing to say stay away, and are not missed: first two exchange, then another
+// two, then all.
+TEST_P(DeviceCommunicatorTest, ExchangesOfSomeMembers) {
+  on_ranks([](Rank& rank) {
+    Communicator& group = rank.group();
+    const auto greet = [&](const std::vector<int>& members) {
+      std::vector<OwnedTensor> received;
+      std::vector<PeerMessage> sends, receives;
+      const OwnedTensor own = rank.on_device({static_cast<float>(group.rank())});
+      received.reserve(members.size());
+      for (const int peer : members) {
+        if (!std::ranges::count(members, group.rank()) || peer == group.rank()) continue;
+        sends.push_back({peer, own});
+        received.push_back(rank.poisoned(1));
+        receives.push_back({peer, received.back()});
+      }
+      group.exchange(sends, receives, kStream);
+      for (const PeerMessage& message : receives) {
+        EXPECT_EQ(to_host<float>(message.data)[0], static_cast<float>(message.peer));
+      }
+    };
+    std::vector<int> everyone(static_cast<size_t>(group.size()));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    for (int round = 0; round < 3; ++round) {
+      greet({0, 1});
+      greet({group.size() - 1, 0});
+      greet(everyone);
+    }
   });
 }
 

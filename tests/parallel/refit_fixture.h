@@ -4,15 +4,19 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "parallel/refit.h"
+#include "tests/delayed_communicator.h"
 #include "tests/parallel/coded_weights.h"
 #include "tests/run_ranks.h"
 
 namespace grpo::parallel {
 
+using grpo::testing::Delay;
+using grpo::testing::delays_of_ranks;
 using grpo::testing::even_config;
 using grpo::testing::odd_config;
 using grpo::testing::RankContext;
@@ -30,6 +34,7 @@ struct RefitSetup {
   DType trained_dtype = DType::kFloat32;
   DType generated_dtype = DType::kFloat32;
   RefitPlanOptions options = {};
+  Delay delay = Delay::kNone;  // of all collectives
 
   int world_size() const { return gtp * dp; }
 };
@@ -38,28 +43,42 @@ struct RefitSetup {
 class RefitRank {
  public:
   RefitRank(World& world, const RefitSetup& setup)
-      : policy("policy", specs_of(setup.trained),
-               make_training_groups(world, Mesh(1, setup.gtp, setup.dp), 16), setup.trained_dtype,
-               Gradients::kFp32, memory.allocator),
-        generation("generation", specs_of(setup.generated), make_generation_groups(world),
-                   setup.generated_dtype, Gradients::kNone, memory.allocator),
+      : RefitRank(world, setup, std::make_shared<RankContext>(world)) {}
+  // In the memory of another: a world attaches one device at a time.
+  RefitRank(World& world, const RefitSetup& setup, const RefitRank& neighbour)
+      : RefitRank(world, setup, neighbour.memory) {}
+
+  Communicator& world() { return generation.groups().world.communicator(); }
+  RefitReport refit() { return parallel::refit(plan, policy, generation, world()); }
+
+  std::shared_ptr<RankContext> memory;
+  ShardedParameterStore policy;
+  ShardedParameterStore generation;
+  RefitPlan plan;
+
+ private:
+  RefitRank(World& world, const RefitSetup& setup, std::shared_ptr<RankContext> shared_memory)
+      : memory(std::move(shared_memory)),
+        policy("policy", specs_of(setup.trained),
+               grpo::testing::delay(make_training_groups(world, Mesh(1, setup.gtp, setup.dp), 16),
+                                    setup.delay, memory->allocator),
+               setup.trained_dtype, Gradients::kFp32, memory->allocator),
+        generation(
+            "generation", specs_of(setup.generated),
+            grpo::testing::delay(make_generation_groups(world), setup.delay, memory->allocator),
+            setup.generated_dtype, Gradients::kNone, memory->allocator),
         plan({.specs = policy.specs(),
               .coordinates = training_coordinates(Mesh(1, setup.gtp, setup.dp), 16),
               .dtype = setup.trained_dtype},
              {.specs = generation.specs(),
               .coordinates = whole_model_coordinates(setup.world_size()),
               .dtype = setup.generated_dtype},
-             setup.options) {
+             setup.options),
+        guard_(*memory->attachment) {
     generation.poison_weights();
   }
 
-  Communicator& world() { return generation.groups().world.communicator(); }
-  RefitReport refit() { return parallel::refit(plan, policy, generation, world()); }
-
-  RankContext memory;
-  ShardedParameterStore policy;
-  ShardedParameterStore generation;
-  RefitPlan plan;
+  DeviceFailureGuard guard_;
 };
 
 // A code for the generation model's names; a head that training does not store is the embedding.
@@ -74,6 +93,15 @@ class RefitTest : public ::testing::Test {
  protected:
   void SetUp() override { ::alarm(60); }  // a hang ends the program
   void TearDown() override { ::alarm(0); }
+
+  // Runs fn on the ranks of the setup, with each delay that their devices can have.
+  static void on_ranks(RefitSetup setup, const std::function<void(World&, const RefitSetup&)>& fn) {
+    for (const Delay delay : delays_of_ranks(setup.world_size())) {
+      SCOPED_TRACE(grpo::testing::delay_name(delay));
+      setup.delay = delay;
+      run_ranks(setup.world_size(), [&](World& world) { fn(world, setup); });
+    }
+  }
 };
 
 }  // namespace grpo::parallel
