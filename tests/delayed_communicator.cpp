@@ -13,15 +13,18 @@ namespace {
 constexpr size_t kBusyBytes = size_t{256} << 20;
 constexpr int kBusyRounds = 12;
 
-bool is_real_gpu(Device device) {
-  return device.kind == DeviceKind::kCuda && cuda_device_info(device).name != "fake device";
+void occupy(const Buffer& busy, Stream stream) {
+  for (int i = 0; i < kBusyRounds; ++i) {
+    cuda_fill_bytes(busy.device(), busy.data(), i, busy.size_bytes(), stream);
+  }
 }
 
 class DelayedCommunicator final : public Communicator {
  public:
-  DelayedCommunicator(std::shared_ptr<Communicator> communicator, Delay kind,
-                      std::shared_ptr<BusyWork> busy)
-      : communicator_(std::move(communicator)), kind_(kind), busy_(std::move(busy)) {}
+  DelayedCommunicator(std::shared_ptr<Communicator> communicator, Delay kind, Allocator& allocator)
+      : communicator_(std::move(communicator)),
+        kind_(kind),
+        busy_(allocator.allocate("test/delay", kBusyBytes)) {}
 
   const std::string& name() const override { return communicator_->name(); }
   int rank() const override { return communicator_->rank(); }
@@ -53,67 +56,56 @@ class DelayedCommunicator final : public Communicator {
 
  private:
   void make_busy(Stream stream) {
-    busy_->queue(kind_ == Delay::kCommunication ? stream : Stream::none());
+    occupy(busy_, kind_ == Delay::kCommunication ? stream : Stream::none());
   }
 
   std::shared_ptr<Communicator> communicator_;
   Delay kind_;
-  std::shared_ptr<BusyWork> busy_;
+  Buffer busy_;
 };
 
-parallel::AxisGroup delay_axis(const parallel::AxisGroup& axis, Delay kind,
-                               const std::shared_ptr<BusyWork>& busy) {
-  if (!axis.is_on()) return axis;
-  const auto owner = std::make_shared<parallel::AxisGroup>(axis);
-  return parallel::AxisGroup::of(std::make_shared<DelayedCommunicator>(
-      std::shared_ptr<Communicator>(owner, &owner->communicator()), kind, busy));
+bool is_real_gpu(Device device) {
+  return device.kind == DeviceKind::kCuda && cuda_device_info(device).name != "fake device";
 }
 
 }  // namespace
 
-BusyWork::BusyWork(Allocator& allocator) {
-  if (is_real_gpu(allocator.device())) memory_ = allocator.allocate("test/delay", kBusyBytes);
-}
-
-void BusyWork::queue(Stream stream) const {
-  if (memory_.data() == nullptr) return;
-  for (int i = 0; i < kBusyRounds; ++i) {
-    cuda_fill_bytes(memory_.device(), memory_.data(), i, memory_.size_bytes(), stream);
-  }
-}
-
 std::shared_ptr<Communicator> delay(std::shared_ptr<Communicator> communicator, Delay kind,
                                     Allocator& allocator) {
   if (kind == Delay::kNone || !is_real_gpu(allocator.device())) return communicator;
-  return std::make_shared<DelayedCommunicator>(std::move(communicator), kind,
-                                               std::make_shared<BusyWork>(allocator));
+  return std::make_shared<DelayedCommunicator>(std::move(communicator), kind, allocator);
 }
 
 parallel::ProcessGroups delay(parallel::ProcessGroups groups, Delay kind, Allocator& allocator) {
-  if (kind == Delay::kNone || !is_real_gpu(allocator.device())) return groups;
-  const auto busy = std::make_shared<BusyWork>(allocator);
-  for (parallel::AxisGroup* axis :
-       {&groups.tp, &groups.gtp_remat, &groups.dp, &groups.data, &groups.world}) {
-    *axis = delay_axis(*axis, kind, busy);
+  for (parallel::AxisGroup* axis : {&groups.tp, &groups.gtp_remat, &groups.dp}) {
+    if (axis->size() == 1) continue;
+    const auto owner = std::make_shared<parallel::AxisGroup>(*axis);
+    *axis = parallel::AxisGroup::of(
+        delay(std::shared_ptr<Communicator>(owner, &owner->communicator()), kind, allocator));
   }
   return groups;
 }
 
-std::vector<Delay> delays_of_ranks(int num_ranks) {
-  if (!has_device_for_ranks(num_ranks) || !is_on_gpu()) return {Delay::kNone};
+std::vector<Delay> delays_for(int num_ranks) {
+  if (!has_device_for_ranks(num_ranks) || !is_real_gpu({DeviceKind::kCuda, 0})) {
+    return {Delay::kNone};
+  }
   return {Delay::kNone, Delay::kCommunication, Delay::kWork};
 }
 
 const char* delay_name(Delay kind) {
-  switch (kind) {
-    case Delay::kNone:
-      return "no delay";
-    case Delay::kCommunication:
-      return "late communication";
-    case Delay::kWork:
-      return "late work";
+  static const char* const kNames[] = {"", "late_communication", "late_work"};
+  return kNames[static_cast<int>(kind)];
+}
+
+LateWork::LateWork(Delay kind, Allocator& allocator) {
+  if (kind == Delay::kWork && is_real_gpu(allocator.device())) {
+    busy_ = allocator.allocate("test/delay", kBusyBytes);
   }
-  return "";
+}
+
+void LateWork::queue() const {
+  if (busy_.data() != nullptr) occupy(busy_, Stream::none());
 }
 
 }  // namespace grpo::testing

@@ -17,25 +17,25 @@ enum class Delay {
   kWork            // the default stream is, when a collective is queued
 };
 
-// Keeps a GPU's stream busy for about a millisecond. On the CPU, and on the fake device, nothing is
-// late.
-class BusyWork {
- public:
-  explicit BusyWork(Allocator& allocator);  // which outlives it
-  void queue(Stream stream) const;
-
- private:
-  Buffer memory_;  // empty where nothing is late
-};
-
-// The allocator outlives the result.
+// On the CPU, and on the fake device, nothing is late. The allocator outlives the result.
 std::shared_ptr<Communicator> delay(std::shared_ptr<Communicator> communicator, Delay kind,
                                     Allocator& allocator);
-// Every axis that is on.
+// The same of the axes tp, gtp_remat and dp that have peers.
 parallel::ProcessGroups delay(parallel::ProcessGroups groups, Delay kind, Allocator& allocator);
 
-// All delays where each of `num_ranks` ranks has a GPU; elsewhere they would change nothing.
-std::vector<Delay> delays_of_ranks(int num_ranks);
-const char* delay_name(Delay kind);
+// The delays that differ on so many ranks: kNone alone where nothing is late.
+std::vector<Delay> delays_for(int num_ranks);
+const char* delay_name(Delay kind);  // "late_communication"; empty for kNone
+
+// Makes the work that follows late, where the kind says so.
+class LateWork {
+ public:
+  LateWork(Delay kind, Allocator& allocator);
+  // Occupies the default stream for a while.
+  void queue() const;
+
+ private:
+  Buffer busy_;  // empty when nothing is late
+};
 
 }  // namespace grpo::testing

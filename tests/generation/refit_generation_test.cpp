@@ -17,7 +17,7 @@ namespace grpo::generation {
 namespace {
 
 using grpo::testing::Delay;
-using grpo::testing::delays_of_ranks;
+using grpo::testing::delays_for;
 using grpo::testing::fill_lively;
 using grpo::testing::odd_config;
 using grpo::testing::RankContext;
@@ -87,12 +87,12 @@ class TrainedRank {
       : memory(std::move(shared_memory)),
         mesh(1, world.size() / dp, dp),
         policy(*memory, odd_config(),
-               testing::delay(parallel::make_training_groups(world, mesh, 16), delay,
-                              memory->allocator),
+               parallel::delay_all(parallel::make_training_groups(world, mesh, 16), delay,
+                                   memory->allocator),
                dtype),
         generation(
             *memory, odd_config(),
-            testing::delay(parallel::make_generation_groups(world), delay, memory->allocator),
+            parallel::delay_all(parallel::make_generation_groups(world), delay, memory->allocator),
             dtype),
         plan({.specs = policy.parameters.specs,
               .coordinates = parallel::training_coordinates(mesh, 16),
@@ -338,7 +338,7 @@ TEST_P(RefitGeneration, R07_RecordedStepsReadTheRefittedWeights) {
 
 // A forward that still waits for the device when a refit begins reads the old weights alone.
 TEST_P(RefitGeneration, R12_AQueuedForwardReadsOneVersion) {
-  for (const Delay delay : delays_of_ranks(2)) {
+  for (const Delay delay : delays_for(2)) {
     run_ranks(2, [&](parallel::World& world) {
       TrainedRank rank(world, GetParam(), 1, delay);
       QueuedForward forward(rank.generation, *rank.memory);
@@ -381,7 +381,7 @@ TEST_P(RefitGeneration, R12_AStepWithLateStreamsIsRefittedWhole) {
                                   .cut_check = nullptr};
   for (const int dp : {1, 2}) {
     std::string undelayed;
-    for (const Delay delay : delays_of_ranks(2)) {
+    for (const Delay delay : delays_for(2)) {
       SCOPED_TRACE(fmt::format("dp {}, {}", dp, testing::delay_name(delay)));
       std::array<std::string, 2> drawn;
       run_ranks(2, [&](parallel::World& world) {

@@ -1,7 +1,9 @@
-// Weights that reach a store late: what reads them without waiting for the default stream gets
-// others.
+// Delays before a refit: what reads weights without waiting for the default stream, or for a
+// collective, gets others.
 #pragma once
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "parallel/sharded_parameter_store.h"
@@ -9,10 +11,23 @@
 
 namespace grpo::parallel {
 
+// All collectives of the groups come late, those of the world included.
+inline ProcessGroups delay_all(ProcessGroups groups, grpo::testing::Delay kind,
+                               Allocator& allocator) {
+  if (groups.world.size() > 1) {
+    const auto owner = std::make_shared<AxisGroup>(groups.world);
+    groups.world = AxisGroup::of(grpo::testing::delay(
+        std::shared_ptr<Communicator>(owner, &owner->communicator()), kind, allocator));
+  }
+  return grpo::testing::delay(std::move(groups), kind, allocator);
+}
+
+// Weights that reach their store behind other work.
 class LateWeights {
  public:
   // Those that the store, which outlives this, holds now.
-  explicit LateWeights(ShardedParameterStore& store) : store_(store), busy_(store.allocator()) {
+  explicit LateWeights(ShardedParameterStore& store)
+      : store_(store), late_(grpo::testing::Delay::kWork, store.allocator()) {
     for (size_t i = 0; i < store.specs().size(); ++i) {
       const Tensor shard = store.shard(static_cast<ParameterId>(i));
       copies_.emplace_back(store.allocator(), "test/late_weights", shard.dtype(), shard.shape());
@@ -20,9 +35,9 @@ class LateWeights {
     }
   }
 
-  // Queues their way back into the store behind other work; the host does not wait.
+  // Queues their way back into the store; the host does not wait.
   void write() {
-    busy_.queue(Stream::none());
+    late_.queue();
     for (size_t i = 0; i < copies_.size(); ++i) {
       copy_tensor(store_.shard(static_cast<ParameterId>(i)), copies_[i], Stream::none());
     }
@@ -31,7 +46,7 @@ class LateWeights {
 
  private:
   ShardedParameterStore& store_;
-  grpo::testing::BusyWork busy_;
+  grpo::testing::LateWork late_;
   std::vector<OwnedTensor> copies_;
 };
 

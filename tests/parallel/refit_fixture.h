@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "parallel/refit.h"
-#include "tests/delayed_communicator.h"
 #include "tests/parallel/coded_weights.h"
+#include "tests/parallel/late_weights.h"
 #include "tests/run_ranks.h"
 
 namespace grpo::parallel {
 
 using grpo::testing::Delay;
-using grpo::testing::delays_of_ranks;
+using grpo::testing::delays_for;
 using grpo::testing::even_config;
 using grpo::testing::odd_config;
 using grpo::testing::RankContext;
@@ -60,13 +60,12 @@ class RefitRank {
   RefitRank(World& world, const RefitSetup& setup, std::shared_ptr<RankContext> shared_memory)
       : memory(std::move(shared_memory)),
         policy("policy", specs_of(setup.trained),
-               grpo::testing::delay(make_training_groups(world, Mesh(1, setup.gtp, setup.dp), 16),
-                                    setup.delay, memory->allocator),
+               delay_all(make_training_groups(world, Mesh(1, setup.gtp, setup.dp), 16), setup.delay,
+                         memory->allocator),
                setup.trained_dtype, Gradients::kFp32, memory->allocator),
-        generation(
-            "generation", specs_of(setup.generated),
-            grpo::testing::delay(make_generation_groups(world), setup.delay, memory->allocator),
-            setup.generated_dtype, Gradients::kNone, memory->allocator),
+        generation("generation", specs_of(setup.generated),
+                   delay_all(make_generation_groups(world), setup.delay, memory->allocator),
+                   setup.generated_dtype, Gradients::kNone, memory->allocator),
         plan({.specs = policy.specs(),
               .coordinates = training_coordinates(Mesh(1, setup.gtp, setup.dp), 16),
               .dtype = setup.trained_dtype},
@@ -96,7 +95,7 @@ class RefitTest : public ::testing::Test {
 
   // Runs fn on the ranks of the setup, with each delay that their devices can have.
   static void on_ranks(RefitSetup setup, const std::function<void(World&, const RefitSetup&)>& fn) {
-    for (const Delay delay : delays_of_ranks(setup.world_size())) {
+    for (const Delay delay : delays_for(setup.world_size())) {
       SCOPED_TRACE(grpo::testing::delay_name(delay));
       setup.delay = delay;
       run_ranks(setup.world_size(), [&](World& world) { fn(world, setup); });

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "rl/optimizer.h"
-#include "tests/parallel/late_weights.h"
 #include "tests/parallel/refit_fixture.h"
 
 namespace grpo::parallel {
@@ -73,12 +72,12 @@ TEST_P(RefitOrder, R04_SendsWhatAllOptimizersWrote) {
   replicas.generated_dtype = DType::kBfloat16;
   on_ranks(replicas, [](World& world, const RefitSetup& setup) {
     RefitRank rank(world, setup);
-    const grpo::testing::BusyWork late(rank.memory->allocator);
+    const grpo::testing::LateWork late(Delay::kWork, rank.memory->allocator);
     fill_coded(rank.policy, make_code(rank.policy.specs()), 0.0f);
     for (int64_t step = 1; step <= 10; ++step) {
       const Code code = make_code(rank.policy.specs(), step);
       const OwnedTensor values = owned_values(rank.policy, code);
-      late.queue(Stream::none());
+      late.queue();
       for (const OwnedSpan& span : rank.policy.owned_spans()) {
         copy_tensor(span.weight, values.view().rows(span.state_offset, span.num_elements),
                     Stream::none());

@@ -285,13 +285,17 @@ TEST(PolicyUpdate, S02_MetricsAreOfAllRanks) {
   policy_case.sequences = make_rollout({{4, 1}, {4, 1}}, 256, 5);
   policy_case.signals = signals_of({-1.0, -3.0});
   for (const Layout& layout : std::vector<Layout>{{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
-    SCOPED_TRACE(layout_name(layout));
-    const PolicyOutcome outcome =
-        train_policy(policy_case, layout);  // demands the same on all ranks
-    EXPECT_EQ(outcome.updates[0].averages.loss, 2.0);
-    EXPECT_EQ(outcome.updates[0].averages.probs_ratio, 1.0);
-    EXPECT_EQ(outcome.updates[0].averages.num_valid_samples, 2.0);
+    for (const testing::Delay delay : testing::delays_for(layout.num_ranks())) {
+      SCOPED_TRACE(layout_name(layout) + testing::delay_name(delay));
+      policy_case.delay = delay;
+      const PolicyOutcome outcome =
+          train_policy(policy_case, layout);  // demands the same on all ranks
+      EXPECT_EQ(outcome.updates[0].averages.loss, 2.0);
+      EXPECT_EQ(outcome.updates[0].averages.probs_ratio, 1.0);
+      EXPECT_EQ(outcome.updates[0].averages.num_valid_samples, 2.0);
+    }
   }
+  policy_case.delay = testing::Delay::kNone;
   // One of two tokens clipped, KL of one token only.
   add_stored_logprobs(policy_case);
   const std::vector<std::vector<float>> current =

@@ -10,6 +10,7 @@
 
 #include "rl/rollout_codec.h"
 #include "tests/model_fixture.h"
+#include "tests/parallel/late_weights.h"
 #include "tests/run_ranks.h"
 
 namespace grpo::rl {
@@ -96,7 +97,7 @@ class RolloutTest : public ::testing::Test {
   void SetUp() override { ::alarm(60); }
   void TearDown() override { ::alarm(0); }
 
-  // The rollout of `num_ranks` ranks, as each rank received it.
+  // The rollout of `num_ranks` ranks, as each rank received it. Weights arrive late.
   std::vector<Received> roll(int num_ranks, const RolloutSize& size,
                              const generation::SamplingParams& params) {
     const std::vector<PromptExample> examples = make_examples(size.num_prompts);
@@ -109,6 +110,9 @@ class RolloutTest : public ::testing::Test {
       TestModel model(memory, grpo::testing::odd_config(), parallel::make_generation_groups(world),
                       size.dtype);
       grpo::testing::fill_lively(model.store, 3);
+      parallel::LateWeights late(model.store);
+      model.store.poison_weights();
+      late.write();
       generation::Engine engine(model.transformer,
                                 {.max_sequence_tokens = 32,
                                  .max_batch_size = size.max_batch_size,
@@ -130,6 +134,7 @@ class RolloutTest : public ::testing::Test {
   }
 };
 
+// S03.
 TEST_F(RolloutTest, EveryRankReceivesTheSameRolloutForEveryNumberOfRanks) {
   for (const DType dtype : {DType::kFloat32, DType::kBfloat16}) {
     RolloutSize size;
@@ -146,6 +151,7 @@ TEST_F(RolloutTest, EveryRankReceivesTheSameRolloutForEveryNumberOfRanks) {
   }
 }
 
+// S03.
 TEST_F(RolloutTest, EverySampleIsDrawnOnce) {
   for (const int num_ranks : {1, 2, 3, 5}) {
     for (const auto& [prompts, samples] :
