@@ -114,7 +114,8 @@ struct Work {
 // All calls of NCCL are made under one lock; what they queue is watched by a thread that aborts
 // everything when a peer does not come. The world's communicator does not block, so that its making
 // and splitting can be given up; the groups' do, as each of their calls is ten times faster then.
-// A call that hangs keeps the lock: the watcher then aborts without it.
+// A call that hangs keeps the lock and uses its group: the watcher then aborts the world alone,
+// whose groups share its abort flag, so that the call comes back, and frees nothing of theirs.
 class NcclLink final : public DeviceLink, public std::enable_shared_from_this<NcclLink> {
  public:
   NcclLink(Device device, std::shared_ptr<RankLink> link)
@@ -175,7 +176,9 @@ class NcclLink final : public DeviceLink, public std::enable_shared_from_this<Nc
   const Nccl& nccl_;
 
   std::timed_mutex mutex_;
-  std::deque<ncclComm_t> comms_;  // the world's first; NCCL writes into them later
+  std::deque<ncclComm_t> comms_;  // the world's first; NCCL writes into that later
+  // What a split makes: NCCL's until the split is over, and left to it when that fails.
+  ncclComm_t joining_ = nullptr;
   static constexpr SteadyClock::time_point kNoCall{};
   std::atomic<SteadyClock::time_point> call_start_ = kNoCall;  // of queue()'s, which may hang
   Work current_;                                               // likewise
@@ -270,7 +273,9 @@ void NcclLink::connect(Communicator& everyone) {
     const Work work{"connection of the GPUs", without(ranks, everyone.rank())};
     ncclConfig_t config = comm_config(false);
     ncclComm_t& comm = comms_.emplace_back(nullptr);
-    settle(comm, nccl_.comm_init(&comm, everyone.size(), id, everyone.rank(), &config), work);
+    const ncclResult_t result =
+        nccl_.comm_init(&comm, everyone.size(), id, everyone.rank(), &config);
+    settle(comm, result, work);
     last_progress_ = SteadyClock::now();
   }
   watcher_ = std::thread([this] { watch(); });
@@ -286,14 +291,11 @@ std::shared_ptr<DeviceTransport> NcclLink::make_group(const std::vector<int>& ra
   for (int rank = 0; rank < link_->size(); ++rank) everyone.push_back(rank);
   const Work split{work.during, without(everyone, link_->rank())};
   ncclConfig_t config = comm_config(true);
-  ncclComm_t& comm = comms_.emplace_back(nullptr);
   const int color = ranks.size() > 1 ? ranks.front() : NCCL_SPLIT_NOCOLOR;
-  settle(comms_.front(), nccl_.comm_split(comms_.front(), color, link_->rank(), &comm, &config),
+  settle(comms_.front(), nccl_.comm_split(comms_.front(), color, link_->rank(), &joining_, &config),
          split);
-  if (color == NCCL_SPLIT_NOCOLOR) {
-    comms_.pop_back();
-    return nullptr;
-  }
+  if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
+  ncclComm_t const comm = comms_.emplace_back(std::exchange(joining_, nullptr));
   settle(comm, ncclSuccess, work);
   return std::make_shared<NcclTransport>(shared_from_this(), comm, work.peers, name);
 }
@@ -397,10 +399,8 @@ bool NcclLink::watch_call() {
   if (!is_late && (waited < kCallGrace || !link_->has_trouble())) return false;
   link_->give_up(is_late ? Trouble::kTimeout : Trouble::kInterrupted, current_.peers,
                  current_.during, "");
-  for (auto comm = comms_.rbegin(); comm != comms_.rend(); ++comm) {
-    if (*comm != nullptr) nccl_.comm_abort(*comm);
-  }
   is_aborted_ = true;
+  nccl_.comm_abort(comms_.front());
   return true;
 }
 

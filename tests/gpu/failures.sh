@@ -27,7 +27,7 @@ expect() {
   table+=$(printf '\n%-24s %5d %8d  %s%s' "$name" "$status" "$SECONDS" "$errors" "$verdict")
 }
 
-demo=("$build/grpo_train" --config configs/demo_gtp2.yaml parallel.device=cuda parallel.timeout_s=8
+demo=("$build/grpo_train" --config configs/demo_gtp2.yaml parallel.device=cuda parallel.timeout_s=5
   logger.overwrite=true "logger.log_dir=$work/run" warm_start.num_steps=2 grpo.max_num_steps=5)
 
 real=$(LD_DEBUG=libs "${demo[@]}" grpo.max_num_steps=1 2>&1 >/dev/null | sed -n 's/.*calling init: \(.*libnccl\.so\.2\)$/\1/p' |

@@ -256,6 +256,25 @@ TEST_F(CudaLinearCandidatesTest, EveryExactAlgorithmGivesTheSameBits) {
   EXPECT_NE(algorithms[1], algorithms[0]);
 }
 
+// Left alone, the library takes slow ones for few rows of so long a sum.
+TEST_F(CudaLinearCandidatesTest, FewRowsTakeTheKindOfAlgorithmThatManyTake) {
+  start_matrix_library();
+  const Tensor x = to_cuda(random(DType::kBfloat16, {512, 4864}));
+  const Tensor weight = to_cuda(random(DType::kBfloat16, {896, 4864}));
+  const auto run = [&](int64_t rows) {
+    const Tensor out = cuda_make(DType::kBfloat16, {rows, 896});
+    linear_forward(out, x.rows(0, rows), weight, Tensor(), cuda());
+    const std::string algorithm = cuda().matrix_library->describe_latest();
+    return std::pair(to_host(out), algorithm.substr(0, algorithm.find(',')));
+  };
+  const auto [all, kind] = run(512);
+  for (const int64_t rows : {1, 16, 33, 64, 128, 200, 256}) {
+    const auto [few, kind_of_few] = run(rows);
+    EXPECT_EQ(kind_of_few, kind) << rows;
+    expect_same_bits(few, all.rows(0, rows), "few rows");
+  }
+}
+
 TEST(CudaLinearWithoutDevicesTest, MatrixLibraryIsNeeded) {
   OpTestTensors tensors;
   OpContext context{kTestCuda, Stream::none(), tensors.ctx().workspace};
