@@ -172,22 +172,15 @@ struct SharedValues {
   LogicalValues final;
 };
 
-parallel::AxisGroup delayed(const parallel::AxisGroup& axis, Delay kind, Allocator& allocator) {
-  const auto owner = std::make_shared<parallel::AxisGroup>(axis);
-  return parallel::AxisGroup::of(
-      delay(std::shared_ptr<Communicator>(owner, &owner->communicator()), kind, allocator));
-}
-
 PolicyOutcome train_on_rank(const PolicyCase& policy_case, const Layout& layout,
                             parallel::World& world, SharedValues& shared) {
   RankContext rank(world);
   rank.allocator.set_poison_scratch(true);
-  parallel::ProcessGroups groups =
-      parallel::make_training_groups(world, parallel::Mesh(1, layout.gtp_remat, layout.dp), 16);
-  for (parallel::AxisGroup* axis : {&groups.gtp_remat, &groups.dp})
-    *axis = delayed(*axis, policy_case.delay, rank.allocator);
-
-  TestModel model(rank, policy_case.config, groups, policy_case.dtype);
+  TestModel model(rank, policy_case.config,
+                  delay(parallel::make_training_groups(
+                            world, parallel::Mesh(1, layout.gtp_remat, layout.dp), 16),
+                        policy_case.delay, rank.allocator),
+                  policy_case.dtype);
   policy_case.fill(model.store);
   const auto weights = [&](ParameterId id) { return model.store.shard(id); };
   shared.initial.add(model.store, weights);
@@ -223,13 +216,14 @@ void expect_same(const PolicyOutcome& a, const PolicyOutcome& b) {
   }
 }
 
-}  // namespace
-
-PolicyOutcome train_policy(const PolicyCase& policy_case, const Layout& layout) {
+// Where `num_device_ranks` ranks run.
+PolicyOutcome train_policy(const PolicyCase& policy_case, const Layout& layout,
+                           int num_device_ranks) {
   std::mutex mutex;
   std::optional<PolicyOutcome> first;
   SharedValues shared(model::make_transformer_parameters(policy_case.config, 0.0f).specs);
   run_ranks(layout.num_ranks(), [&](parallel::World& world) {
+    set_rank_of_this_thread(world.rank(), num_device_ranks);
     PolicyOutcome outcome = train_on_rank(policy_case, layout, world, shared);
     const std::lock_guard lock(mutex);
     if (first) {
@@ -241,6 +235,18 @@ PolicyOutcome train_policy(const PolicyCase& policy_case, const Layout& layout) 
   first->initial_weights = shared.initial.take();
   first->weights = shared.final.take();
   return std::move(*first);
+}
+
+}  // namespace
+
+PolicyOutcome train_policy(const PolicyCase& policy_case, const Layout& layout) {
+  return train_policy(policy_case, layout, layout.num_ranks());
+}
+
+OneRank<PolicyOutcome> train_on_one_rank(const PolicyCase& policy_case) {
+  return OneRank<PolicyOutcome>([policy_case](int num_device_ranks) {
+    return train_policy(policy_case, {1, 1}, num_device_ranks);
+  });
 }
 
 double norm(const std::vector<float>& values) {

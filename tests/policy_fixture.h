@@ -97,6 +97,8 @@ struct PolicyOutcome {
 // and results, and the store's counters must be those of the schedule (gathers above 0 when
 // gtp_remat is above 1); else the test fails.
 PolicyOutcome train_policy(const PolicyCase& policy_case, const Layout& layout);
+// The same of one rank.
+OneRank<PolicyOutcome> train_on_one_rank(const PolicyCase& policy_case);
 
 // What `num_passes` runs of a schedule must add to a store's counters.
 parallel::GtpCounters expected_counters(const parallel::ShardedParameterStore& store,

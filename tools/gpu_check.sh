@@ -138,7 +138,9 @@ run_loop() {
 
 # What needs two GPUs.
 run_pair() {
-  run_tests communication 'Ranks/DeviceCommunicator*/2' "$build/tests/parallel_test"
+  run_tests communication 'Ranks/DeviceCommunicator*/2:GtpPass*:Gtp/GtpPass*:GtpGradients*:GtpStorage*:WeightsIo.G04*' \
+    "$build/tests/parallel_test"
+  run_tests policy_update '*PolicyUpdate*:Optimizer.*' "$build/tests/rl_test"
   run_tests device_layouts 'Cases/DeviceLayouts*gtp2_dp1*:Cases/DeviceLayouts*gtp1_dp2*' "$build/tests/rl_test"
   run_tests dying_ranks 'FailingRun.ARank*' "$build/tests/app_test"
   run_program failures tests/gpu/failures.sh "$build"

@@ -1,5 +1,5 @@
 // Implements parallel/device_link.h between fake devices: by the host's messages on the host's
-// mapping, at once.
+// mapping, when their stream comes to them.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -7,6 +7,7 @@
 #include "parallel/device_link.h"
 #include "parallel/group_communicator.h"
 #include "tests/fake_cuda/fake_memory.h"
+#include "tests/fake_cuda/fake_streams.h"
 
 namespace grpo::parallel {
 
@@ -24,10 +25,14 @@ class FakeTransport final : public DeviceTransport {
         host_(make_group_communicator(link_, ranks_, name, id)) {}
 
   void all_gather(const Tensor& out, const Tensor& in, Stream stream) override {
-    host_->all_gather(on_host(out), on_host(in), stream);
+    testing::run_on_stream(stream, [host = host_, out, in, stream] {
+      host->all_gather(on_host(out), on_host(in), stream);
+    });
   }
   void broadcast(const Tensor& data, int root, Stream stream) override {
-    host_->broadcast(on_host(data), root, stream);
+    testing::run_on_stream(stream, [host = host_, data, root, stream] {
+      host->broadcast(on_host(data), root, stream);
+    });
   }
   // Pair by pair, as members without messages stay away; in the order of the pairs' ranks, so that
   // no circle of waits can arise.
@@ -36,7 +41,10 @@ class FakeTransport final : public DeviceTransport {
     for (int peer = 0; peer < host_->size(); ++peer) {
       const auto sent = with(peer, sends);
       const auto received = with(peer, receives);
-      if (!sent.empty() || !received.empty()) pair_with(peer).exchange(sent, received, stream);
+      if (sent.empty() && received.empty()) continue;
+      testing::run_on_stream(stream, [pair = pair_with(peer), sent, received, stream] {
+        pair->exchange(sent, received, stream);
+      });
     }
   }
 
@@ -52,7 +60,7 @@ class FakeTransport final : public DeviceTransport {
     return chosen;
   }
 
-  Communicator& pair_with(int peer) {
+  std::shared_ptr<Communicator> pair_with(int peer) {
     std::shared_ptr<Communicator>& pair = pairs_[peer];
     if (pair == nullptr) {
       const auto [low, high] = std::minmax(ranks_[static_cast<size_t>(host_->rank())],
@@ -61,7 +69,7 @@ class FakeTransport final : public DeviceTransport {
           mix_hash(mix_hash(id_, static_cast<uint64_t>(low)), static_cast<uint64_t>(high));
       pair = make_group_communicator(link_, {low, high}, host_->name(), id);
     }
-    return *pair;
+    return pair;
   }
 
   std::shared_ptr<RankLink> link_;

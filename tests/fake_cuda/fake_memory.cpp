@@ -13,6 +13,7 @@
 
 #include "model/core/captured_work.h"
 #include "model/core/device_cuda.h"
+#include "tests/fake_cuda/fake_streams.h"
 
 namespace grpo {
 namespace {
@@ -154,37 +155,25 @@ void* cuda_allocate(Device, size_t size_bytes) { return FakeMemory::get().alloca
 
 void cuda_free(Device, void* data) noexcept { FakeMemory::get().free(data); }
 
-void cuda_fill_bytes(Device, void* data, int byte, size_t size_bytes, Stream) {
-  if (size_bytes != 0) std::memset(FakeMemory::get().host_address(data), byte, size_bytes);
+void cuda_fill_bytes(Device, void* data, int byte, size_t size_bytes, Stream stream) {
+  if (size_bytes == 0) return;
+  std::byte* const address = FakeMemory::get().host_address(data);
+  testing::run_on_stream(stream, [=] { std::memset(address, byte, size_bytes); });
 }
 
 void cuda_copy_bytes(void* destination, Device destination_device, const void* source,
-                     Device source_device, size_t size_bytes, Stream) {
+                     Device source_device, size_t size_bytes, Stream stream) {
   const auto address = [](const void* data, Device device) {
     return device.kind == DeviceKind::kCuda ? FakeMemory::get().host_address(data)
                                             : static_cast<const std::byte*>(data);
   };
   if (size_bytes == 0) return;
-  std::memcpy(const_cast<std::byte*>(address(destination, destination_device)),
-              address(source, source_device), size_bytes);
+  auto* const to = const_cast<std::byte*>(address(destination, destination_device));
+  const std::byte* const from = address(source, source_device);
+  testing::run_on_stream(stream, [=] { std::memcpy(to, from, size_bytes); });
+  // The host's memory is free again when this returns.
+  if (destination_device.kind != source_device.kind) cuda_synchronize(destination_device, stream);
 }
-
-void cuda_synchronize(Device, Stream) {}
-
-// Everything is done when it is given.
-Stream cuda_create_stream(Device) { return Stream::none(); }
-
-void cuda_destroy_stream(Device, Stream) noexcept {}
-
-void* cuda_create_event(Device) { return nullptr; }
-
-void cuda_destroy_event(Device, void*) noexcept {}
-
-void cuda_record_event(Device, void*, Stream) {}
-
-void cuda_wait_event(Device, Stream, void*) {}
-
-bool cuda_event_is_done(Device, void*) { return true; }
 
 struct CapturedWork::State {
   std::function<void(Stream)> work;

@@ -24,6 +24,7 @@
 #include "model/ops/sampler_cuda.h"
 #include "model/ops/swiglu_cuda.h"
 #include "tests/fake_cuda/fake_memory.h"
+#include "tests/fake_cuda/fake_streams.h"
 
 namespace grpo::ops {
 
@@ -164,13 +165,17 @@ void convert_cuda(const Tensor& destination, const Tensor& source, OpContext&) {
   run_on_host(convert, destination, source);
 }
 
-void ordered_sum_cuda(const Tensor& out, std::span<const Tensor> rows, OpContext&) {
+void ordered_sum_cuda(const Tensor& out, std::span<const Tensor> rows, OpContext& ctx) {
   std::vector<Tensor> on_this_side;
   for (const Tensor& row : rows) on_this_side.push_back(on_host(row));
-  ordered_sum(on_host(out), on_this_side, testing::host_context());
+  testing::run_on_stream(ctx.stream, [out, on_this_side] {
+    ordered_sum(on_host(out), on_this_side, testing::host_context());
+  });
 }
 
-void add_into_cuda(const Tensor& y, const Tensor& x, OpContext&) { run_on_host(add_into, y, x); }
+void add_into_cuda(const Tensor& y, const Tensor& x, OpContext& ctx) {
+  testing::run_on_stream(ctx.stream, [y, x] { run_on_host(add_into, y, x); });
+}
 
 void copy_regions_cuda(std::span<const RegionCopy> copies, const Tensor& num_changed, OpContext&) {
   std::vector<RegionCopy> moved;

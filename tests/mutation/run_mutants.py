@@ -9,6 +9,7 @@ text is not found exactly once, and when a test does not pass on the unbroken co
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,11 @@ class Mutant:
     replacement: str
     target: str
     test_filter: str
+    environment: tuple  # pairs set for the test
+
+    @property
+    def test(self):
+        return (self.environment, self.target, self.test_filter)
 
 
 def read_mutants(path):
@@ -40,13 +46,16 @@ def read_mutants(path):
         if not line.strip() or line.startswith("#"):
             continue
         fields = [field.strip() for field in line.split(" | ")]
-        if len(fields) != 5 or ":" not in fields[4]:
-            sys.exit(f"{path}:{number}: allowed: name | file | source text | replacement | target:filter")
+        if len(fields) != 5 or not re.fullmatch(r"(\w+=\S* )*[^\s:=]+:\S+", fields[4]):
+            sys.exit(f"{path}:{number}: allowed: name | file | source text | replacement | "
+                     "[VARIABLE=value ...] target:filter")
         name, file, text, replacement, test = fields
-        target, test_filter = test.split(":", 1)
+        *settings, program = test.split()
+        target, test_filter = program.split(":", 1)
+        environment = tuple(tuple(setting.split("=", 1)) for setting in settings)
         unescape = lambda field: field.replace("\\n", "\n")
         replacement = "" if replacement == "<nothing>" else replacement
-        mutants.append(Mutant(name, file, unescape(text), unescape(replacement), target, test_filter))
+        mutants.append(Mutant(name, file, unescape(text), unescape(replacement), target, test_filter, environment))
     return mutants
 
 
@@ -97,33 +106,35 @@ class Runner:
         found = [path for path in self.build.rglob(target) if path.is_file() and os.access(path, os.X_OK)]
         return found[0] if found else None
 
+    def environment(self, mutant):
+        return {**os.environ, **dict(mutant.environment)}
+
     def num_tests(self, mutant):
         listed = subprocess.run([self.binary(mutant.target), f"--gtest_filter={mutant.test_filter}", "--gtest_list_tests"],
-                                capture_output=True, text=True, check=False).stdout
+                                capture_output=True, text=True, check=False, env=self.environment(mutant)).stdout
         return sum(line.startswith("  ") for line in listed.splitlines())
 
     def passes(self, mutant):
         try:
             return self.call([self.binary(mutant.target), f"--gtest_filter={mutant.test_filter}"],
-                             timeout=TEST_TIMEOUT_S) == 0
+                             timeout=TEST_TIMEOUT_S, env=self.environment(mutant)) == 0
         except subprocess.TimeoutExpired:
             return False
 
     def check_unbroken(self, mutants):
-        """What is wrong with the tests on the unbroken code, by (target, filter); most have no entry."""
+        """What is wrong with the tests on the unbroken code, by Mutant.test; None for most."""
         targets = sorted({mutant.target for mutant in mutants})
         if not self.compiles(*targets):
             sys.exit(f"the unbroken code does not compile, see {self.log}")
         wrong = {}
         for mutant in mutants:
-            test = (mutant.target, mutant.test_filter)
-            if test in wrong:
+            if mutant.test in wrong:
                 continue
-            wrong[test] = None
+            wrong[mutant.test] = None
             if self.num_tests(mutant) == 0:
-                wrong[test] = "no test matches the filter"
+                wrong[mutant.test] = "no test matches the filter"
             elif not self.passes(mutant):
-                wrong[test] = "the test fails on the unbroken code"
+                wrong[mutant.test] = "the test fails on the unbroken code"
         return wrong
 
     def verdict(self, mutant):
@@ -156,7 +167,7 @@ def main():
     num_bad = 0
     for mutant in mutants:
         start = time.monotonic()
-        verdict = wrong[mutant.target, mutant.test_filter] or runner.verdict(mutant)
+        verdict = wrong[mutant.test] or runner.verdict(mutant)
         num_bad += verdict != "killed"
         seconds = time.monotonic() - start
         print(f"{mutant.name:<{width}}  {mutant.target}:{mutant.test_filter}  {seconds:.0f} s  {verdict}", flush=True)

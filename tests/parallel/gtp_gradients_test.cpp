@@ -2,11 +2,11 @@
 // held.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <functional>
 #include <utility>
 
 #include "model/core/counter_rng.h"
+#include "model/core/host_transfer.h"
 #include "rl/policy_loss.h"
 #include "rl/sequence_scorer.h"
 #include "tests/policy_fixture.h"
@@ -15,6 +15,7 @@ namespace grpo::parallel {
 namespace {
 
 using rl::RolloutSequence;
+using testing::Delay;
 using testing::Layout;
 using testing::layout_name;
 using testing::LogicalValues;
@@ -36,18 +37,27 @@ struct GradientCase {
   std::function<void(ShardedParameterStore&)> fill = [](ShardedParameterStore& store) {
     testing::fill_lively(store, 7);
   };
+  Delay delay = Delay::kNone;
 };
 
+// Groups of a layout whose collectives are delayed, on test_device().
+ProcessGroups delayed_groups(World& world, const Layout& layout, Delay delay, RankContext& rank) {
+  return testing::delay(make_training_groups(world, Mesh(1, layout.gtp_remat, layout.dp), 16),
+                        delay, rank.allocator);
+}
+
 // Reduced gradients of the negative log-likelihood of all predicted tokens, and that GTP ran as
-// scheduled.
-NamedValues gradients_of(const GradientCase& gradient_case, const Layout& layout) {
+// scheduled. Runs where `num_device_ranks` ranks do: on devices, or for lack of them on the CPU.
+NamedValues gradients_of(const GradientCase& gradient_case, const Layout& layout,
+                         int num_device_ranks) {
   LogicalValues values(model::make_transformer_parameters(gradient_case.config, 0.1f).specs);
   run_ranks(layout.num_ranks(), [&](World& world) {
-    RankContext rank;
+    SCOPED_TRACE(testing::delay_name(gradient_case.delay));
+    testing::set_rank_of_this_thread(world.rank(), num_device_ranks);
+    RankContext rank(world);
     rank.allocator.set_poison_scratch(gradient_case.poison);
     TestModel model(rank, gradient_case.config,
-                    make_training_groups(world, Mesh(1, layout.gtp_remat, layout.dp), 16),
-                    gradient_case.dtype);
+                    delayed_groups(world, layout, gradient_case.delay, rank), gradient_case.dtype);
     gradient_case.fill(model.store);
     const AxisGroup& data = model.store.groups().data;
     const Passes passes = gradient_case.passes(data.rank(), data.size());
@@ -66,6 +76,26 @@ NamedValues gradients_of(const GradientCase& gradient_case, const Layout& layout
     values.add_owned_gradients(model.store);
   });
   return values.take();
+}
+
+NamedValues gradients_of(const GradientCase& gradient_case, const Layout& layout) {
+  return gradients_of(gradient_case, layout, layout.num_ranks());
+}
+
+testing::OneRank<NamedValues> gradients_of_one_rank(const GradientCase& gradient_case) {
+  return testing::OneRank<NamedValues>([gradient_case](int num_device_ranks) {
+    return gradients_of(gradient_case, {1, 1}, num_device_ranks);
+  });
+}
+
+// A delay of any stream changes no bit.
+void expect_unmoved_by_delays(GradientCase gradient_case, const Layout& layout,
+                              const NamedValues& undelayed) {
+  for (const Delay delay : testing::delays_for(layout.num_ranks())) {
+    if (delay == Delay::kNone) continue;
+    gradient_case.delay = delay;
+    EXPECT_EQ(gradients_of(gradient_case, layout), undelayed) << testing::delay_name(delay);
+  }
 }
 
 // Sequence i goes to data rank i modulo their number, a pass each; short ranks run dummies.
@@ -106,14 +136,16 @@ void fill_head_as_embedding(ShardedParameterStore& store) {
   testing::for_each_region(
       store, [](ParameterId, const LogicalTensor& part, const Region& region, const Tensor& shard) {
         if (part.name != "lm_head.weight") return;
+        HostDraft draft(shard.rows(region.stored_row, region.num_rows));
         for (int64_t r = 0; r < region.num_rows; ++r) {
           for (int64_t c = 0; c < region.num_cols; ++c) {
-            shard.data<float>()[(region.stored_row + r) * region.num_cols + c] =
+            draft.view().data<float>()[r * region.num_cols + c] =
                 0.1f * normal_at(7, hash_name(kEmbedding),
                                  static_cast<uint64_t>(region.logical_row + r),
                                  static_cast<uint64_t>(c));
           }
         }
+        draft.commit();
       });
 }
 
@@ -122,8 +154,9 @@ TEST(GtpGradients, D01_TiedGradientIsLookupPlusHead) {
   const auto sequences = make_rollout({{3, 9}, {5, 4}, {2, 7}, {4, 4}}, 256, 4);
   for (const Layout& layout : kLayouts) {
     SCOPED_TRACE(layout_name(layout));
-    const NamedValues tied =
-        gradients_of({.config = testing::even_config(true), .passes = dealt(sequences)}, layout);
+    const GradientCase tied_case{.config = testing::even_config(true), .passes = dealt(sequences)};
+    const NamedValues tied = gradients_of(tied_case, layout);
+    expect_unmoved_by_delays(tied_case, layout, tied);
     const NamedValues apart = gradients_of({.config = testing::even_config(false),
                                             .passes = dealt(sequences),
                                             .fill = fill_head_as_embedding},
@@ -159,10 +192,12 @@ TEST(GtpGradients, D05_SumsOverGtpAndDpEqualOneRanks) {
   for (const bool tied : {true, false}) {
     const GradientCase gradient_case{.config = testing::odd_config(tied),
                                      .passes = dealt(sequences)};
-    const NamedValues reference = gradients_of(gradient_case, {1, 1});
+    auto reference = gradients_of_one_rank(gradient_case);
     for (const Layout& layout : kLayouts) {
       SCOPED_TRACE(layout_name(layout));
-      expect_close(gradients_of(gradient_case, layout), reference, 2e-6);
+      const NamedValues gradients = gradients_of(gradient_case, layout);
+      expect_close(gradients, reference.beside(layout.num_ranks()), 2e-6);
+      expect_unmoved_by_delays(gradient_case, layout, gradients);
     }
   }
 }
@@ -179,6 +214,7 @@ TEST(GtpGradients, D02_PoisonedScratchGivesTheBitsOfACleanRun) {
                                  .poison = true,
                                  .dtype = dtype};
       const NamedValues poisoned = gradients_of(gradient_case, layout);
+      expect_unmoved_by_delays(gradient_case, layout, poisoned);
       gradient_case.poison = false;
       EXPECT_EQ(poisoned, gradients_of(gradient_case, layout));
     }
@@ -197,8 +233,10 @@ TEST(GtpGradients, N01_DummyPassesContributeExactlyZero) {
       return passes;
     };
     const auto config = testing::odd_config();
-    EXPECT_EQ(gradients_of({.config = config, .passes = with_dummies}, layout),
-              gradients_of({.config = config, .passes = real}, layout));
+    const NamedValues expected = gradients_of({.config = config, .passes = real}, layout);
+    const GradientCase gradient_case{.config = config, .passes = with_dummies};
+    EXPECT_EQ(gradients_of(gradient_case, layout), expected);
+    expect_unmoved_by_delays(gradient_case, layout, expected);
     const NamedValues nothing =
         gradients_of({.config = config, .passes = [](int, int) { return Passes(2); }}, layout);
     for (const auto& [name, values] : nothing) {
@@ -236,44 +274,43 @@ TEST(GtpGradients, G06_NeighboursOfOneShape) {
   for (const auto& [config, rollout] :
        {std::pair{no_layers, &sequences}, std::pair{square, &std::as_const(small_tokens)}}) {
     const GradientCase gradient_case{.config = config, .passes = dealt(*rollout)};
-    const NamedValues reference = gradients_of(gradient_case, {1, 1});
+    auto reference = gradients_of_one_rank(gradient_case);
     for (const Layout& layout : std::vector<Layout>{{2, 1}, {4, 1}, {2, 2}}) {
       SCOPED_TRACE(layout_name(layout));
-      expect_close(gradients_of(gradient_case, layout), reference, 2e-6);
+      const NamedValues gradients = gradients_of(gradient_case, layout);
+      expect_close(gradients, reference.beside(layout.num_ranks()), 2e-6);
+      expect_unmoved_by_delays(gradient_case, layout, gradients);
     }
   }
 }
 
 TEST(GtpGradients, G08_ATiedMatrixIsGatheredForEveryUse) {
   const auto sequences = make_rollout({{3, 9}}, 256, 4);
-  run_ranks(2, [&](World& world) {
-    RankContext rank;
-    rank.allocator.set_poison_scratch(true);
-    TestModel model(rank, testing::even_config(true),
-                    make_training_groups(world, Mesh(1, 2, 1), 16));
-    testing::fill_lively(model.store, 7);
-    const model::PackedBatch batch = rl::pack_rollout({&sequences[0]}, rank.allocator);
-    std::vector<float> logprobs(9, NAN);
-    std::vector<float> unfiltered(9, NAN);
-    const auto view = [](std::vector<float>& v) {
-      return Tensor(v.data(), DType::kFloat32, {9}, Device::cpu());
-    };
-    model.transformer.score({.processed = view(logprobs), .unfiltered = view(unfiltered)}, batch,
-                            1.0f, nullptr, rank.ctx);
-    // Two layers of qkv, o, gate+up and down; the embedding for the lookup and again for the head.
-    EXPECT_EQ(model.store.counters().gathers, 2 * 4 + 2);
-    EXPECT_EQ(model.store.counters().reduce_scatters, 0);
-    const int64_t layer_elements = (128 + 64 + 256) * 64 + 64 * 128;
-    EXPECT_EQ(model.store.counters().gathered_bytes, (2 * layer_elements + 2 * 256 * 64) * 4);
+  for (const Delay delay : testing::delays_for(2)) {
+    run_ranks(2, [&](World& world) {
+      SCOPED_TRACE(testing::delay_name(delay));
+      RankContext rank(world);
+      rank.allocator.set_poison_scratch(true);
+      TestModel model(rank, testing::even_config(true), delayed_groups(world, {2, 1}, delay, rank));
+      testing::fill_lively(model.store, 7);
+      const model::PackedBatch batch = rl::pack_rollout({&sequences[0]}, rank.allocator);
+      const auto logprobs =
+          testing::score(model.transformer, batch, 1.0f, nullptr, rank.ctx).processed;
+      ASSERT_EQ(logprobs.size(), 9u);
+      // Two layers of qkv, o, gate+up and down; the embedding for the lookup and again for the
+      // head.
+      EXPECT_EQ(model.store.counters().gathers, 2 * 4 + 2);
+      EXPECT_EQ(model.store.counters().reduce_scatters, 0);
+      const int64_t layer_elements = (128 + 64 + 256) * 64 + 64 * 128;
+      EXPECT_EQ(model.store.counters().gathered_bytes, (2 * layer_elements + 2 * 256 * 64) * 4);
 
-    TestModel whole(rank, testing::even_config(true), testing::solo_groups());
-    testing::fill_lively(whole.store, 7);
-    std::vector<float> expected(9, NAN);
-    whole.transformer.score({.processed = view(expected), .unfiltered = view(unfiltered)}, batch,
-                            1.0f, nullptr, rank.ctx);
-    EXPECT_EQ(logprobs, expected);
-    EXPECT_EQ(whole.store.counters().gathers, 0);
-  });
+      TestModel whole(rank, testing::even_config(true), testing::solo_groups());
+      testing::fill_lively(whole.store, 7);
+      EXPECT_EQ(logprobs,
+                testing::score(whole.transformer, batch, 1.0f, nullptr, rank.ctx).processed);
+      EXPECT_EQ(whole.store.counters().gathers, 0);
+    });
+  }
 }
 
 // A loss that gives up in the middle of a pass, on every rank at the same place.
@@ -292,7 +329,7 @@ TEST(GtpGradients, APassThatThrowsLeavesNothingBehind) {
   const NamedValues clean = gradients_of({.config = config, .passes = dealt(sequences)}, {2, 1});
   LogicalValues values(model::make_transformer_parameters(config, 0.1f).specs);
   run_ranks(2, [&](World& world) {
-    RankContext rank;
+    RankContext rank(world);
     rank.allocator.set_poison_scratch(true);
     TestModel model(rank, config, make_training_groups(world, Mesh(1, 2, 1), 16));
     testing::fill_lively(model.store, 7);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "generation/engine.h"
+#include "model/core/host_transfer.h"
 #include "parallel/sharded_parameter_store.h"
 #include "rl/sequence_scorer.h"
 #include "tests/policy_fixture.h"
@@ -21,7 +22,7 @@ using testing::TestModel;
 
 TEST(GtpStorage, G01_BiasIsWholeOnEveryPeer) {
   run_ranks(2, [](World& world) {
-    RankContext rank;
+    RankContext rank(world);
     const TestModel model(rank, testing::odd_config(),
                           make_training_groups(world, Mesh(1, 2, 1), 16));
     const ParameterId bias = model.parameters.layers[0].qkv_bias;
@@ -38,20 +39,24 @@ TEST(GtpStorage, G01_BiasesStayEqualOnPeersThroughThreeSteps) {
   policy_case.signals = testing::make_signals(policy_case.sequences, 4.0);
   policy_case.options.learning_rate = 0.1;
   policy_case.num_updates = 3;
-  const PolicyOutcome outcome =
-      train_policy(policy_case, {2, 1});  // demands equal bits on both peers
-  const PolicyOutcome reference = train_policy(policy_case, {1, 1});
-  testing::expect_weight_parity(outcome, reference);
-  for (size_t i = 0; i < outcome.weights.size(); ++i) {
-    if (outcome.weights[i].first.ends_with("v_proj.bias")) {
-      EXPECT_NE(outcome.weights[i].second, outcome.initial_weights[i].second);
+  auto reference = testing::train_on_one_rank(policy_case);
+  for (const testing::Delay delay : testing::delays_for(2)) {
+    SCOPED_TRACE(testing::delay_name(delay));
+    policy_case.delay = delay;
+    const PolicyOutcome outcome =
+        train_policy(policy_case, {2, 1});  // demands equal bits on both peers
+    testing::expect_weight_parity(outcome, reference.beside(2));
+    for (size_t i = 0; i < outcome.weights.size(); ++i) {
+      if (outcome.weights[i].first.ends_with("v_proj.bias")) {
+        EXPECT_NE(outcome.weights[i].second, outcome.initial_weights[i].second);
+      }
     }
   }
 }
 
-TEST(GtpStorage, PaddingIsZeroAndSharesAreTheMathOfTheAxes) {
+TEST(GtpStorage, G05_PaddingIsZeroAndMayBeAWholeRank) {
   run_ranks(4, [](World& world) {
-    RankContext rank;
+    RankContext rank(world);
     TestModel model(rank, testing::odd_config(), make_training_groups(world, Mesh(1, 4, 1), 16));
     testing::fill_lively(model.store, 7);
     for (size_t i = 0; i < model.store.specs().size(); ++i) {
@@ -61,16 +66,31 @@ TEST(GtpStorage, PaddingIsZeroAndSharesAreTheMathOfTheAxes) {
       EXPECT_EQ(shard.shape(), (Shape{layout.shard_rows, layout.cols}));
       int64_t real_rows = 0;
       for (const Region& region : layout.regions) real_rows += region.num_rows;
-      for (int64_t e = real_rows * layout.cols; e < shard.num_elements(); ++e) {
-        ASSERT_EQ(shard.data<float>()[e], 0.0f);
+      for (const float padding : to_host<float>(shard.rows(real_rows, shard.size(0) - real_rows))) {
+        ASSERT_EQ(padding, 0.0f);
       }
       const bool is_matrix = model.store.specs()[i].gtp == GtpPlacement::kSharded;
       if (world.rank() == 3 && is_matrix && id != model.parameters.layers[0].gate_up_weight &&
           id != model.parameters.layers[1].gate_up_weight) {
-        EXPECT_EQ(real_rows, 0) << model.store.specs()[i].name;  // G05: padding is a whole rank
+        EXPECT_EQ(real_rows, 0) << model.store.specs()[i].name;
       }
     }
   });
+}
+
+// Distinct bf16 weights, cheap to make.
+void fill_distinct(const ShardedParameterStore& store) {
+  testing::for_each_region(
+      store, [](ParameterId, const LogicalTensor& part, const Region& region, const Tensor& shard) {
+        HostDraft draft(shard.rows(region.stored_row, region.num_rows));
+        for (int64_t i = 0; i < region.num_rows * region.num_cols; ++i) {
+          const auto place =
+              static_cast<uint64_t>(region.logical_row * region.num_cols + i) + part.name.size();
+          draft.view().data<Bfloat16>()[i] =
+              Bfloat16(static_cast<float>(place * 2654435761u % 251) / 251.0f - 0.5f);
+        }
+        draft.commit();
+      });
 }
 
 // The vocabulary of Qwen2.5-0.5B: a shard of (75968, D) behind a head of 151936 logits.
@@ -81,31 +101,24 @@ TEST(GtpStorage, G02_ATiedHeadAcceptsItsShardedWeight) {
   config.hidden_size = 32;
   config.head_dim = 8;
   const std::vector<int32_t> tokens = {151935, 75967, 75968, 0, 151643};
-  std::vector<float> expected;
-  const auto run = [&](World& world, const Mesh& mesh) {
-    RankContext rank;
-    TestModel model(rank, config, make_training_groups(world, mesh, 16), DType::kBfloat16);
-    EXPECT_EQ(model.store.shard(model.parameters.head).size(0), 151936 / mesh.gtp_remat_size());
-    // Distinct, cheap to make.
-    testing::for_each_region(model.store, [](ParameterId, const LogicalTensor& part,
-                                             const Region& region, const Tensor& shard) {
-      for (int64_t i = 0; i < region.num_rows * region.num_cols; ++i) {
-        const auto place =
-            static_cast<uint64_t>(region.logical_row * region.num_cols + i) + part.name.size();
-        shard.data<Bfloat16>()[region.stored_row * region.num_cols + i] =
-            Bfloat16(static_cast<float>(place * 2654435761u % 251) / 251.0f - 0.5f);
-      }
-    });
-    return testing::logits_of(model, tokens, rank.ctx);
-  };
-  run_ranks(1, [&](World& world) { expected = run(world, Mesh(1, 1, 1)); });
-  ASSERT_EQ(expected.size(), tokens.size() * 151936);
-  run_ranks(2, [&](World& world) { EXPECT_EQ(run(world, Mesh(1, 2, 1)), expected); });
+  run_ranks(2, [&](World& world) {
+    RankContext rank(world);
+    const auto logits = [&](ProcessGroups groups) {
+      const int gtp = groups.gtp_remat.size();
+      TestModel model(rank, config, std::move(groups), DType::kBfloat16);
+      EXPECT_EQ(model.store.shard(model.parameters.head).size(0), 151936 / gtp);
+      fill_distinct(model.store);
+      return testing::logits_of(model, tokens, rank.ctx);
+    };
+    const std::vector<float> expected = logits(testing::solo_groups());
+    ASSERT_EQ(expected.size(), tokens.size() * 151936);
+    EXPECT_EQ(logits(make_training_groups(world, Mesh(1, 2, 1), 16)), expected);
+  });
 }
 
 TEST(GtpStorage, G03_AnInferenceModelBesideATrainedOneIsWholeAndNeverGathers) {
   run_ranks(2, [](World& world) {
-    RankContext rank;
+    RankContext rank(world);
     rank.allocator.set_poison_scratch(true);
     const auto config = testing::odd_config();
     TestModel trained(rank, config, make_training_groups(world, Mesh(1, 2, 1), 16));
@@ -158,51 +171,60 @@ TEST(GtpStorage, G03_AnInferenceModelBesideATrainedOneIsWholeAndNeverGathers) {
   });
 }
 
-// One model's pass must leave no trace in another's: A scores, B scores, A trains, A scores, three
-// times.
-TEST(GtpStorage, G09_PolicyAndReferenceTakeTurns) {
+void take_turns(World& world, testing::Delay delay) {
   const auto config = testing::even_config();
   const auto sequences = make_rollout({{3, 9}, {5, 4}, {2, 0}, {1, 12}}, config.vocab_size, 4);
   const rl::ScorerOptions options{.inv_temperature = 1.0f, .max_tokens = 16, .cut_check = nullptr};
-  run_ranks(2, [&](World& world) {
-    RankContext rank;
-    rank.allocator.set_poison_scratch(true);
-    const Mesh mesh(1, 2, 1);
-    TestModel policy(rank, config, make_training_groups(world, mesh, 16));
-    TestModel reference(rank, config, make_training_groups(world, mesh, 16));
-    testing::fill_lively(policy.store, 7);
-    testing::fill_lively(reference.store, 8);
-    const auto score = [&](TestModel& model) {
-      const GtpCounters before = model.store.counters();
-      auto result = rl::score_sequences(model.transformer, model.store.groups(), sequences, options,
-                                        rank.ctx);
-      EXPECT_GT(model.store.counters().gathers, before.gathers);
-      return result.processed;
-    };
-    const auto solo = [&](uint64_t seed) {
-      TestModel alone(rank, config, testing::solo_groups());
-      testing::fill_lively(alone.store, seed);
-      return rl::score_sequences(alone.transformer, alone.store.groups(), sequences, options,
-                                 rank.ctx)
-          .processed;
-    };
-    const auto expected_policy = solo(7);
-    const auto expected_reference = solo(8);
-    ASSERT_NE(expected_policy, expected_reference);
-    size_t live_bytes = 0;
-    for (int round = 0; round < 3; ++round) {
-      EXPECT_EQ(score(policy), expected_policy);
-      EXPECT_EQ(score(reference), expected_reference);
-      rl::NllLoss loss(10);
-      const model::PackedBatch batch =
-          rl::pack_rollout({&sequences[static_cast<size_t>(world.rank())]}, rank.allocator);
-      policy.transformer.train(batch, 1.0f, loss, nullptr, rank.ctx);
-      EXPECT_EQ(score(policy), expected_policy);
-      // Every buffer is back in its pool: later rounds allocate nothing.
-      if (round == 0) live_bytes = rank.allocator.live_bytes();
-      EXPECT_EQ(rank.allocator.live_bytes(), live_bytes);
-    }
-  });
+  RankContext rank(world);
+  rank.allocator.set_poison_scratch(true);
+  const auto delayed_groups = [&] {
+    return testing::delay(make_training_groups(world, Mesh(1, 2, 1), 16), delay, rank.allocator);
+  };
+  TestModel policy(rank, config, delayed_groups());
+  TestModel reference(rank, config, delayed_groups());
+  testing::fill_lively(policy.store, 7);
+  testing::fill_lively(reference.store, 8);
+  const auto score = [&](TestModel& model) {
+    const GtpCounters before = model.store.counters();
+    auto result =
+        rl::score_sequences(model.transformer, model.store.groups(), sequences, options, rank.ctx);
+    EXPECT_GT(model.store.counters().gathers, before.gathers);
+    return result.processed;
+  };
+  const auto solo = [&](uint64_t seed) {
+    TestModel alone(rank, config, testing::solo_groups());
+    testing::fill_lively(alone.store, seed);
+    return rl::score_sequences(alone.transformer, alone.store.groups(), sequences, options,
+                               rank.ctx)
+        .processed;
+  };
+  const auto expected_policy = solo(7);
+  const auto expected_reference = solo(8);
+  ASSERT_NE(expected_policy, expected_reference);
+  size_t live_bytes = 0;
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(score(policy), expected_policy);
+    EXPECT_EQ(score(reference), expected_reference);
+    rl::NllLoss loss(10);
+    const model::PackedBatch batch =
+        rl::pack_rollout({&sequences[static_cast<size_t>(world.rank())]}, rank.allocator);
+    policy.transformer.train(batch, 1.0f, loss, nullptr, rank.ctx);
+    EXPECT_EQ(score(policy), expected_policy);
+    // Every buffer is back in its pool: later rounds allocate nothing.
+    if (round == 0) live_bytes = rank.allocator.live_bytes();
+    EXPECT_EQ(rank.allocator.live_bytes(), live_bytes);
+  }
+}
+
+// One model's pass must leave no trace in another's: A scores, B scores, A trains, A scores, three
+// times.
+TEST(GtpStorage, G09_PolicyAndReferenceTakeTurns) {
+  for (const testing::Delay delay : testing::delays_for(2)) {
+    run_ranks(2, [&](World& world) {
+      SCOPED_TRACE(testing::delay_name(delay));
+      take_turns(world, delay);
+    });
+  }
 }
 
 TEST(GtpStorage, WeightsThatWaitForARefitLookUnusable) {
@@ -215,8 +237,8 @@ TEST(GtpStorage, WeightsThatWaitForARefitLookUnusable) {
   EXPECT_GT(store.version(), version);
   testing::for_each_region(
       store, [](ParameterId, const LogicalTensor& part, const Region&, const Tensor& shard) {
-        for (int64_t i = 0; i < shard.num_elements(); ++i) {
-          ASSERT_TRUE(std::isnan(static_cast<float>(shard.data<Bfloat16>()[i]))) << part.name;
+        for (const Bfloat16 value : to_host<Bfloat16>(shard)) {
+          ASSERT_TRUE(std::isnan(static_cast<float>(value))) << part.name;
         }
       });
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "parallel/weights_io.h"
@@ -98,6 +99,30 @@ void expect_same_results(const PolicyOutcome& outcome, const PolicyOutcome& refe
   }
 }
 
+void expect_same_results_and_parity(const PolicyOutcome& outcome, const PolicyOutcome& reference) {
+  expect_same_results(outcome, reference);
+  expect_weight_parity(outcome, reference);
+}
+
+using Comparison = std::function<void(const PolicyOutcome& outcome, const PolicyOutcome& one_rank)>;
+
+// Compares every layout with what one rank made of a case; on GPUs also with delays.
+void compare_layouts(PolicyCase policy_case, const std::vector<Layout>& layouts,
+                     testing::OneRank<PolicyOutcome> reference, const Comparison& compare) {
+  for (const Layout& layout : layouts) {
+    for (const testing::Delay delay : testing::delays_for(layout.num_ranks())) {
+      SCOPED_TRACE(layout_name(layout) + " " + testing::delay_name(delay));
+      policy_case.delay = delay;
+      compare(train_policy(policy_case, layout), reference.beside(layout.num_ranks()));
+    }
+  }
+}
+
+void compare_layouts(const PolicyCase& policy_case, const std::vector<Layout>& layouts,
+                     const Comparison& compare) {
+  compare_layouts(policy_case, layouts, testing::train_on_one_rank(policy_case), compare);
+}
+
 class PolicyUpdateLayouts : public ::testing::TestWithParam<ModelCase> {};
 INSTANTIATE_TEST_SUITE_P(Models, PolicyUpdateLayouts, ::testing::ValuesIn(model_cases()),
                          [](const auto& test) { return test.param.name; });
@@ -106,28 +131,22 @@ INSTANTIATE_TEST_SUITE_P(Models, PolicyUpdateLayouts, ::testing::ValuesIn(model_
 TEST_P(PolicyUpdateLayouts, EqualBitsOfLogprobsAndLossAndOneStepsGradientParity) {
   PolicyCase policy_case = make_case(GetParam(), 8.0);
   add_stored_logprobs(policy_case);
-  const PolicyOutcome reference = train_policy(policy_case, {1, 1});
-  EXPECT_GT(
-      reference.updates[0].averages.clip_ratio_low + reference.updates[0].averages.clip_ratio_high,
-      0);
-  for (const Layout& layout : kLayouts) {
-    SCOPED_TRACE(layout_name(layout));
-    const PolicyOutcome outcome = train_policy(policy_case, layout);
-    expect_same_results(outcome, reference);
-    expect_weight_parity(outcome, reference);
-  }
+  compare_layouts(policy_case, kLayouts,
+                  [](const PolicyOutcome& outcome, const PolicyOutcome& reference) {
+                    const LossSums& averages = reference.updates[0].averages;
+                    EXPECT_GT(averages.clip_ratio_low + averages.clip_ratio_high, 0);
+                    expect_same_results_and_parity(outcome, reference);
+                  });
 }
 
 TEST_P(PolicyUpdateLayouts, EqualBitsOfLogprobsAndLossInBfloat16) {
   PolicyCase policy_case = make_case(GetParam(), 1.0);
   policy_case.dtype = DType::kBfloat16;
-  const PolicyOutcome reference = train_policy(policy_case, {1, 1});
-  for (const Layout& layout : std::vector<Layout>{{3, 1}, {2, 2}}) {
-    SCOPED_TRACE(layout_name(layout));
-    const PolicyOutcome outcome = train_policy(policy_case, layout);
-    EXPECT_EQ(outcome.initial_weights, reference.initial_weights);
-    expect_same_results(outcome, reference);
-  }
+  compare_layouts(policy_case, {{2, 1}, {3, 1}, {2, 2}},
+                  [](const PolicyOutcome& outcome, const PolicyOutcome& reference) {
+                    EXPECT_EQ(outcome.initial_weights, reference.initial_weights);
+                    expect_same_results(outcome, reference);
+                  });
 }
 
 TEST(PolicyUpdate, GradientParityOfFiveStepsAtATenth) {
@@ -136,11 +155,10 @@ TEST(PolicyUpdate, GradientParityOfFiveStepsAtATenth) {
     PolicyCase policy_case = make_case(model_cases()[model], 4.0);
     policy_case.options.learning_rate = 0.1;
     policy_case.num_updates = 5;
-    const PolicyOutcome reference = train_policy(policy_case, {1, 1});
-    for (const Layout& layout : std::vector<Layout>{{3, 1}, {2, 2}}) {
-      SCOPED_TRACE(layout_name(layout));
-      expect_weight_parity(train_policy(policy_case, layout), reference);
-    }
+    compare_layouts(policy_case, {{2, 1}, {3, 1}, {2, 2}},
+                    [](const PolicyOutcome& outcome, const PolicyOutcome& reference) {
+                      expect_weight_parity(outcome, reference);
+                    });
   }
 }
 
@@ -150,13 +168,7 @@ TEST(PolicyUpdate, TwoPassLossHasTheSameParity) {
   policy_case.loss.sequence_level_importance_ratios = true;
   policy_case.loss.token_level_loss = false;
   ASSERT_FALSE(policy_case.loss.is_token_local());
-  const PolicyOutcome reference = train_policy(policy_case, {1, 1});
-  for (const Layout& layout : kLayouts) {
-    SCOPED_TRACE(layout_name(layout));
-    const PolicyOutcome outcome = train_policy(policy_case, layout);
-    expect_same_results(outcome, reference);
-    expect_weight_parity(outcome, reference);
-  }
+  compare_layouts(policy_case, kLayouts, expect_same_results_and_parity);
 }
 
 // A wrong factor on one axis shows as a ratio of the updates of 2, 4 or 1/2; 1/3 is not exact in
@@ -168,11 +180,10 @@ TEST(PolicyUpdate, D03_TheScaleOfGradientsIsThatOfOneRank) {
     policy_case.sequences = make_rollout({{4, 8}, {4, 8}, {4, 8}, {4, 8}}, 256, 3);
     policy_case.signals = make_signals(policy_case.sequences, 8.0);
     policy_case.options.max_tokens = 12;  // four micro-batches of one sequence
-    const PolicyOutcome reference = train_policy(policy_case, {1, 1});
-    for (const Layout& layout : std::vector<Layout>{{1, 4}, {2, 2}, {4, 1}, {3, 1}}) {
-      SCOPED_TRACE(layout_name(layout));
-      expect_weight_parity(train_policy(policy_case, layout), reference, 1e-6);
-    }
+    compare_layouts(policy_case, {{1, 4}, {2, 2}, {4, 1}, {3, 1}, {2, 1}, {1, 2}},
+                    [](const PolicyOutcome& outcome, const PolicyOutcome& reference) {
+                      expect_weight_parity(outcome, reference, 1e-6);
+                    });
   }
 }
 
@@ -181,18 +192,16 @@ TEST(PolicyUpdate, D07_TheDivisorCountsAllRanksOnce) {
   PolicyCase policy_case = make_case(model_cases()[0], 1.0);
   policy_case.sequences = make_rollout({{3, 5}, {3, 1}}, 256, 5);
   policy_case.signals = signals_of({-4.0, -10.0});
-  const PolicyOutcome reference = train_policy(policy_case, {1, 1});
-  // The ratio is exactly 1, so a token's loss is minus its advantage.
-  EXPECT_EQ(reference.updates[0].averages.loss, (5 * 4.0 + 10.0) / 6);
-  EXPECT_EQ(reference.updates[0].counts.valid_tokens, 6);
+  const auto together = testing::train_on_one_rank(policy_case);
   for (const int64_t max_tokens : {8, 64}) {  // as 1 + 5 in two micro-batches, and together
     policy_case.options.max_tokens = max_tokens;
-    for (const Layout& layout : std::vector<Layout>{{1, 1}, {2, 1}, {1, 2}}) {
-      SCOPED_TRACE(layout_name(layout));
-      const PolicyOutcome outcome = train_policy(policy_case, layout);
-      expect_same_results(outcome, reference);
-      expect_weight_parity(outcome, reference);
-    }
+    compare_layouts(policy_case, {{1, 1}, {2, 1}, {1, 2}}, together,
+                    [](const PolicyOutcome& outcome, const PolicyOutcome& reference) {
+                      // The ratio is exactly 1, so a token's loss is minus its advantage.
+                      EXPECT_EQ(reference.updates[0].averages.loss, (5 * 4.0 + 10.0) / 6);
+                      EXPECT_EQ(reference.updates[0].counts.valid_tokens, 6);
+                      expect_same_results_and_parity(outcome, reference);
+                    });
   }
 }
 
@@ -225,13 +234,7 @@ TEST(PolicyUpdate, N01_UnevenMicroBatchesCompleteAndEqualOneRank) {
   policy_case.sequences = make_rollout({{8, 64}, {8, 64}, {8, 64}, {8, 64}, {8, 64}}, 256, 5);
   policy_case.signals = make_signals(policy_case.sequences, 4.0);
   policy_case.options.max_tokens = 100;
-  const PolicyOutcome reference = train_policy(policy_case, {1, 1});
-  for (const Layout& layout : std::vector<Layout>{{2, 1}, {3, 1}, {2, 2}}) {
-    SCOPED_TRACE(layout_name(layout));
-    const PolicyOutcome outcome = train_policy(policy_case, layout);
-    expect_same_results(outcome, reference);
-    expect_weight_parity(outcome, reference);
-  }
+  compare_layouts(policy_case, {{2, 1}, {3, 1}, {2, 2}}, expect_same_results_and_parity);
 }
 
 // One sequence for four ranks: three of them only run passes of weight zero; and responses of no
@@ -242,13 +245,7 @@ TEST(PolicyUpdate, N01_RanksWithoutResponseTokensTakePart) {
     PolicyCase policy_case = make_case(model_cases()[2], 4.0);
     policy_case.sequences = make_rollout(lengths, 131, 5);
     policy_case.signals = make_signals(policy_case.sequences, 4.0);
-    const PolicyOutcome reference = train_policy(policy_case, {1, 1});
-    for (const Layout& layout : std::vector<Layout>{{4, 1}, {2, 2}}) {
-      SCOPED_TRACE(layout_name(layout));
-      const PolicyOutcome outcome = train_policy(policy_case, layout);
-      expect_same_results(outcome, reference);
-      expect_weight_parity(outcome, reference);
-    }
+    compare_layouts(policy_case, {{2, 1}, {4, 1}, {2, 2}}, expect_same_results_and_parity);
   }
 }
 

@@ -15,9 +15,10 @@ add_executable(sum_test tests/sum_test.cpp)
 target_include_directories(sum_test PRIVATE ${CMAKE_SOURCE_DIR})
 """
 SUM = "inline int sum(int a, int b) {\n  int unused = 0;\n  (void)unused;\n  return a + b;\n}\n"
-# Understands the two options of a GoogleTest program that the runner uses.
+# Understands the two options of a GoogleTest program that the runner uses; finds nothing wrong where LENIENT is set.
 TEST = """#include <cstring>
 #include <cstdio>
+#include <cstdlib>
 #include "model/sum.h"
 int main(int argc, char** argv) {
   const bool matches = std::strcmp(argv[1], "--gtest_filter=Sum.*") == 0;
@@ -25,7 +26,7 @@ int main(int argc, char** argv) {
     if (matches) std::printf("Sum.\\n  Adds\\n");
     return 0;
   }
-  return matches && sum(2, 3) != 5 ? 1 : 0;
+  return matches && sum(2, 3) != 5 && std::getenv("LENIENT") == nullptr ? 1 : 0;
 }
 """
 
@@ -48,6 +49,7 @@ class RunMutantsTest(unittest.TestCase):
     def test_verdicts(self):
         code, out = self.run_mutants(
             "minus | model/sum.h | a + b | a - b | sum_test:Sum.*",
+            "lenient | model/sum.h | a + b | a - b | LENIENT=1 sum_test:Sum.*",
             "same | model/sum.h | int unused = 0; | int unused = 1; | sum_test:Sum.*",
             "typo | model/sum.h | a * b | a - b | sum_test:Sum.*",
             "twice | model/sum.h | unused | used | sum_test:Sum.*",
@@ -57,13 +59,14 @@ class RunMutantsTest(unittest.TestCase):
         self.assertEqual(code, 1)
         verdicts = {line.split()[0]: line.split("  ", 2)[-1].strip() for line in out.splitlines()}
         self.assertTrue(verdicts["minus"].endswith("killed"), out)
+        self.assertTrue(verdicts["lenient"].endswith("SURVIVED"), out)
         self.assertTrue(verdicts["same"].endswith("SURVIVED"), out)
         self.assertTrue(verdicts["typo"].endswith("source text found 0 times"), out)
         self.assertTrue(verdicts["twice"].endswith("source text found 2 times"), out)
         self.assertTrue(verdicts["syntax"].endswith("does not compile"), out)
         self.assertTrue(verdicts["filter"].endswith("no test matches the filter"), out)
         self.assertTrue(verdicts["lines"].endswith("killed"), out)
-        self.assertIn("2 of 7 mutants killed", out)
+        self.assertIn("2 of 8 mutants killed", out)
 
     def test_all_killed(self):
         code, out = self.run_mutants("minus | model/sum.h | a + b | a - b | sum_test:Sum.*")
