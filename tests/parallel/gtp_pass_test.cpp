@@ -39,6 +39,15 @@ TEST_P(GtpPassDegrees, AUsedWeightIsTheWholeLogicalWeight) {
   }
 }
 
+// G10: gathered weights lie wherever their buffer does, so that no graph is recorded of their passes.
+TEST_P(GtpPassDegrees, G10_OnlyWeightsThatAreNotGatheredAreFixed) {
+  const int gtp = GetParam();
+  run_ranks(gtp, [&](World& world) {
+    const SmallStore small(world, Mesh(1, gtp, 1));
+    EXPECT_EQ(small.store.has_fixed_weights(), gtp == 1);
+  });
+}
+
 TEST_P(GtpPassDegrees, G06_NeighboursOfOneShapeNeverShareABuffer) {
   const int gtp = GetParam();
   run_ranks(gtp, [&](World& world) {
