@@ -39,7 +39,8 @@ TEST_P(GtpPassDegrees, AUsedWeightIsTheWholeLogicalWeight) {
   }
 }
 
-// G10: gathered weights lie wherever their buffer does, so that no graph is recorded of their passes.
+// G10: gathered weights lie wherever their buffer does, so that no graph is recorded of their
+// passes.
 TEST_P(GtpPassDegrees, G10_OnlyWeightsThatAreNotGatheredAreFixed) {
   const int gtp = GetParam();
   run_ranks(gtp, [&](World& world) {
