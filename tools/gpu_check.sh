@@ -141,6 +141,10 @@ run_pair() {
   run_tests communication 'Ranks/DeviceCommunicator*/2:GtpPass*:Gtp/GtpPass*:GtpGradients*:GtpStorage*:WeightsIo.G04*' \
     "$build/tests/parallel_test"
   run_tests policy_update '*PolicyUpdate*:Optimizer.*' "$build/tests/rl_test"
+  run_tests refit 'RefitTest*:All/RefitLayouts*:Layouts/RefitOrder*:WeightsIo*:*CheckpointLayouts*' \
+    "$build/tests/parallel_test"
+  run_tests refit_generation 'All/RefitGeneration*' "$build/tests/generation_test"
+  run_tests sums 'RolloutTest*' "$build/tests/rl_test"
   run_tests device_layouts 'Cases/DeviceLayouts*gtp2_dp1*:Cases/DeviceLayouts*gtp1_dp2*' "$build/tests/rl_test"
   run_tests dying_ranks 'FailingRun.ARank*' "$build/tests/app_test"
   run_program failures tests/gpu/failures.sh "$build"

@@ -33,8 +33,8 @@ struct MeshSizes {
   int num_ranks() const { return tp * gtp_remat * dp; }
 };
 
-const std::vector<MeshSizes> kMeshes = {{1, 1, 1}, {1, 2, 1}, {1, 3, 1}, {1, 4, 1},
-                                        {2, 1, 1}, {2, 2, 1}, {1, 2, 2}, {1, 1, 3}};
+const std::vector<MeshSizes> kMeshes = {{1, 1, 1}, {1, 2, 1}, {1, 3, 1}, {1, 4, 1}, {2, 1, 1},
+                                        {2, 2, 1}, {1, 1, 2}, {1, 2, 2}, {1, 1, 3}};
 
 std::string mesh_name(const MeshSizes& mesh) {
   return fmt::format("tp{}_gtp{}_dp{}", mesh.tp, mesh.gtp_remat, mesh.dp);
@@ -108,11 +108,11 @@ using Steps = std::function<void(OptimizedStore&)>;
 // Weights after `steps` on every rank, where `num_device_ranks` ranks run.
 NamedValues weights_after(const model::ModelConfig& config, const MeshSizes& mesh,
                           const OptimizerConfig& optimizer_config, const Steps& steps, DType dtype,
-                          int num_device_ranks) {
+                          int num_device_ranks, Delay delay = Delay::kNone) {
   LogicalValues values(model::make_transformer_parameters(config, 0.1f).specs);
   run_ranks(mesh.num_ranks(), [&](parallel::World& world) {
     testing::set_rank_of_this_thread(world.rank(), num_device_ranks);
-    OptimizedStore optimized(world, config, mesh, optimizer_config, dtype);
+    OptimizedStore optimized(world, config, mesh, optimizer_config, dtype, delay);
     steps(optimized);
     values.add(optimized.store, [&](ParameterId id) { return optimized.store.shard(id); });
   });
@@ -140,13 +140,16 @@ TEST(Optimizer, S01_NormOfOnesIsTheRootOfTheNumberOfLogicalParameters) {
     const auto num_parameters =
         static_cast<double>(num_elements(model::make_transformer_parameters(config, 0.1f).specs));
     for (const MeshSizes& mesh : kMeshes) {
-      SCOPED_TRACE(mesh_name(mesh));
-      run_ranks(mesh.num_ranks(), [&](parallel::World& world) {
-        OptimizedStore optimized(world, config, mesh, testing::plain_sgd());
-        optimized.set_gradients(ones);
-        EXPECT_EQ(optimized.optimizer->gradient_norm(optimized.rank.ctx),
-                  std::sqrt(num_parameters));
-      });
+      for (const Delay delay : testing::delays_for(mesh.num_ranks())) {
+        SCOPED_TRACE(mesh_name(mesh) + testing::delay_name(delay));
+        run_ranks(mesh.num_ranks(), [&](parallel::World& world) {
+          OptimizedStore optimized(world, config, mesh, testing::plain_sgd(), DType::kFloat32,
+                                   delay);
+          optimized.set_gradients(ones);
+          EXPECT_EQ(optimized.optimizer->gradient_norm(optimized.rank.ctx),
+                    std::sqrt(num_parameters));
+        });
+      }
     }
   }
 }
@@ -168,9 +171,12 @@ TEST(Optimizer, S01_AClippedStepIsTheSameInEveryLayout) {
   }
   EXPECT_NEAR(moved, 8.0, 1e-4);
   for (const MeshSizes& mesh : kMeshes) {
-    SCOPED_TRACE(mesh_name(mesh));
-    EXPECT_EQ(weights_after(config, mesh, testing::plain_sgd(), clipped_step),
-              reference.beside(mesh.num_ranks()));
+    for (const Delay delay : testing::delays_for(mesh.num_ranks())) {
+      SCOPED_TRACE(mesh_name(mesh) + testing::delay_name(delay));
+      EXPECT_EQ(weights_after(config, mesh, testing::plain_sgd(), clipped_step, DType::kFloat32,
+                              mesh.num_ranks(), delay),
+                reference.beside(mesh.num_ranks()));
+    }
   }
 }
 
