@@ -89,6 +89,10 @@ class CheckIncludesTest(unittest.TestCase):
         self.assertIn("parallel/other.cpp:1: gloo is named in 2 files", out)
         self.assertIn("parallel/gloo_transport.cpp:1: gloo is named in 2 files", out)
 
+    def test_a_tests_stand_in_for_a_library(self):
+        code, out = check({**GOOD_TREE, "tests/gpu/gloo_stand_in.cpp": "#include <gloo/barrier.h>\n"})
+        self.assertEqual(code, 0, out)
+
     def test_cuda_header_outside_cuda_files(self):
         self.assert_problem({"model/ops/rope.cpp": "#include <cuda_runtime.h>\n"}, "stands outside *_cuda.*")
 
