@@ -79,6 +79,7 @@ TEST_F(CachedRowsTest, PaddingRepeatsTheFirstSequence) {
   EXPECT_EQ(rows.kv.max_context_tokens, 12);
 }
 
+// R08.
 TEST_F(CachedRowsTest, PagesOfOtherWeightsAreAnError) {
   SequencePages pages = sequence_of(1);
   const std::vector<int32_t> tokens{50};

@@ -242,7 +242,7 @@ TEST(Engine, GraphsRunOnGpusAndChangeNoBit) {
   }
 }
 
-// A recorded forward reads the present weights, and none of a workspace that is gone.
+// R07. A recorded forward reads the present weights, and none of a workspace that is gone.
 TEST(Engine, GraphsOutliveWeightsAndWorkspaces) {
   EngineRank rank;
   const std::vector<GenerationRequest> requests = make_requests(8);
@@ -402,8 +402,8 @@ TEST(Engine, GoesOnAfterAnExceptionBetweenSteps) {
   EXPECT_EQ(engine.cache().num_free_pages(), EngineRank::num_pages(schedule));
 }
 
-// Keys and logits of other weights than the present ones are never used, at whatever time they
-// change.
+// R08, R12. Keys and logits of other weights than the present ones are never used, at whatever time
+// they change.
 TEST(Engine, WeightsThatChangeDuringGenerationAreNoticed) {
   const std::vector<GenerationRequest> requests = make_requests();
   for (const int64_t max_new_tokens : {1, 6}) {
@@ -428,7 +428,7 @@ TEST(Engine, WeightsThatChangeDuringGenerationAreNoticed) {
   }
 }
 
-// Nothing derived from the old weights survives: same as an engine that never saw them.
+// R06, R08. Nothing derived from the old weights survives: same as an engine that never saw them.
 TEST(Engine, NewWeightsEqualAFreshEngine) {
   const std::vector<GenerationRequest> requests = make_requests();
   EngineRank fresh(even_config(), DType::kFloat32, 8);

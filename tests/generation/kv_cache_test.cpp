@@ -223,6 +223,7 @@ TEST_F(KvCacheTest, ReleaseAllForgetsEverySequence) {
   EXPECT_EQ(cache_.num_free_pages(), kPages);
 }
 
+// R08.
 TEST_F(KvCacheTest, StaleKeysAreAnError) {
   const SequencePages sequence = cache_.begin_sequence(4);
   EXPECT_NO_THROW(KvCache::check_version(sequence, 4));

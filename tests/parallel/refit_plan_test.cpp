@@ -167,6 +167,7 @@ void expect_faithful(const RefitSide& source_side, const RefitSide& destination_
 
 class RefitPlanLayouts : public ::testing::TestWithParam<Layouts> {};
 
+// R01.
 TEST_P(RefitPlanLayouts, EveryElementHasOneSourceAndTheRightCode) {
   for (const model::ModelConfig& config :
        {even_config(true), even_config(false), odd_config(true), odd_config(false)}) {
@@ -176,6 +177,7 @@ TEST_P(RefitPlanLayouts, EveryElementHasOneSourceAndTheRightCode) {
   }
 }
 
+// R05.
 TEST_P(RefitPlanLayouts, ATiedModelFeedsASeparateHead) {
   const RefitSide source = training_side(specs_of(odd_config(true)), GetParam());
   expect_faithful(source,
@@ -207,7 +209,7 @@ TEST_P(RefitPlanLayouts, FingerprintsCountEveryElementOnce) {
   }
 }
 
-// Tasks by area, for sizes at which elements are too many.
+// R01, R03. Tasks by area, for sizes at which elements are too many.
 TEST_P(RefitPlanLayouts, Qwen05IsCoveredExactly) {
   const RefitSide source = training_side(specs_of(q05_config()), GetParam(), DType::kBfloat16);
   // Seven heads a rank are whole for tp 2; tp 4 cuts within a head, which rows allow.
@@ -259,7 +261,7 @@ std::vector<Layouts> all_layouts() {
 INSTANTIATE_TEST_SUITE_P(All, RefitPlanLayouts, ::testing::ValuesIn(all_layouts()),
                          [](const auto& test) { return layouts_name(test.param); });
 
-// A stored row is not a logical row: padding and fused borders shift it.
+// R02. A stored row is not a logical row: padding and fused borders shift it.
 TEST(RefitPlan, StoredRowsAreMappedThroughLogicalRows) {
   const RefitSide source = training_side(specs_of(odd_config()), {2, 2, 1, 1});
   const RefitPlan plan(source, inference_side(source.specs, source, 1), {});
@@ -279,7 +281,7 @@ TEST(RefitPlan, StoredRowsAreMappedThroughLogicalRows) {
   EXPECT_EQ(places, (std::vector<std::pair<int64_t, int64_t>>{{0, 24}, {24, 48 + 8}}));
 }
 
-// Q05 tp 2: rank 0 holds query heads 0-6 and key/value head 0, of the weight and of the bias.
+// R03. Q05 tp 2: rank 0 holds query heads 0-6 and key/value head 0, of the weight and of the bias.
 TEST(RefitPlan, InferenceTensorParallelismKeepsWholeHeads) {
   const RefitSide source = training_side(specs_of(q05_config()), {1, 2, 1, 2}, DType::kBfloat16);
   const RefitSide destination = inference_side(source.specs, source, 2, DType::kBfloat16);
@@ -325,6 +327,7 @@ void expect_windows_are_a_partition(const RefitPlan& plan) {
   EXPECT_EQ(std::adjacent_find(offsets.begin(), offsets.end()), offsets.end()) << "empty window";
 }
 
+// R13.
 TEST(RefitPlan, NoRankEverStagesMoreThanTheBucket) {
   for (const Layouts& layouts : {Layouts{1, 2, 1, 1}, Layouts{1, 4, 1, 1}, Layouts{1, 2, 2, 1},
                                  Layouts{2, 2, 1, 2}, Layouts{1, 3, 1, 1}}) {
@@ -342,6 +345,7 @@ TEST(RefitPlan, NoRankEverStagesMoreThanTheBucket) {
   }
 }
 
+// R13.
 TEST(RefitPlan, Qwen05StagesAtMostTheDefaultBucket) {
   const RefitSide source = training_side(specs_of(q05_config()), {1, 2, 1, 1}, DType::kBfloat16);
   const RefitPlan plan(source, inference_side(source.specs, source, 1, DType::kBfloat16), {});
@@ -386,6 +390,7 @@ TEST(RefitPlan, ReplicasShareTheSending) {
   }
 }
 
+// R11.
 TEST(RefitPlan, TheNarrowerDtypeTravels) {
   const RefitSide source = training_side(specs_of(even_config()), {1, 2, 1, 1});
   const auto wire = [&](DType from, DType to) {
@@ -398,6 +403,7 @@ TEST(RefitPlan, TheNarrowerDtypeTravels) {
   EXPECT_EQ(wire(DType::kBfloat16, DType::kFloat32), DType::kBfloat16);
 }
 
+// R10.
 TEST(RefitPlan, TheHashTellsPlansApart) {
   const RefitSide source = training_side(specs_of(even_config()), {1, 2, 2, 1});
   const RefitSide destination = inference_side(source.specs, source, 1);
@@ -425,6 +431,7 @@ void expect_refused(const RefitSide& source, const RefitSide& destination,
   }
 }
 
+// R05.
 TEST(RefitPlan, RefusesModelsThatDiffer) {
   const Layouts layouts{1, 2, 1, 1};
   const RefitSide untied = training_side(specs_of(even_config(false)), layouts);

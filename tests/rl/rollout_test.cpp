@@ -177,6 +177,7 @@ TEST_F(RolloutTest, EverySampleIsDrawnOnce) {
   }
 }
 
+// S03.
 TEST_F(RolloutTest, PromptsArePrefilledOnceWhereGroupsAreWhole) {
   RolloutSize size;
   size.num_prompts = 6;
@@ -229,8 +230,8 @@ TEST_F(RolloutTest, SequencesCarryTheirExampleAndReward) {
   EXPECT_LT(num_stopped, 48);
 }
 
-// The same prompt at another place of the run, or in validation, draws other numbers; groups differ
-// among themselves.
+// S03. The same prompt at another place of the run, or in validation, draws other numbers; groups
+// differ among themselves.
 TEST_F(RolloutTest, DrawsAreKeyedByTheirPlaceInTheRun) {
   RolloutSize size;
   generation::SamplingParams params = filtered_params();
