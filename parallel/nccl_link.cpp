@@ -179,6 +179,7 @@ class NcclLink final : public DeviceLink, public std::enable_shared_from_this<Nc
   std::deque<ncclComm_t> comms_;  // the world's first; NCCL writes into that later
   // What a split makes: NCCL's until the split is over, and left to it when that fails.
   ncclComm_t joining_ = nullptr;
+  bool is_connecting_ = false;  // the world's communicator is being made or split
   static constexpr SteadyClock::time_point kNoCall{};
   std::atomic<SteadyClock::time_point> call_start_ = kNoCall;  // of queue()'s, which may hang
   Work current_;                                               // likewise
@@ -270,12 +271,14 @@ void NcclLink::connect(Communicator& everyone) {
   for (int rank = 0; rank < everyone.size(); ++rank) ranks.push_back(rank);
   {
     const std::lock_guard lock(mutex_);
+    is_connecting_ = true;
     const Work work{"connection of the GPUs", without(ranks, everyone.rank())};
     ncclConfig_t config = comm_config(false);
     ncclComm_t& comm = comms_.emplace_back(nullptr);
     const ncclResult_t result =
         nccl_.comm_init(&comm, everyone.size(), id, everyone.rank(), &config);
     settle(comm, result, work);
+    is_connecting_ = false;
     last_progress_ = SteadyClock::now();
   }
   watcher_ = std::thread([this] { watch(); });
@@ -291,9 +294,11 @@ std::shared_ptr<DeviceTransport> NcclLink::make_group(const std::vector<int>& ra
   for (int rank = 0; rank < link_->size(); ++rank) everyone.push_back(rank);
   const Work split{work.during, without(everyone, link_->rank())};
   ncclConfig_t config = comm_config(true);
+  is_connecting_ = true;
   const int color = ranks.size() > 1 ? ranks.front() : NCCL_SPLIT_NOCOLOR;
   settle(comms_.front(), nccl_.comm_split(comms_.front(), color, link_->rank(), &joining_, &config),
          split);
+  is_connecting_ = false;
   if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
   ncclComm_t const comm = comms_.emplace_back(std::exchange(joining_, nullptr));
   settle(comm, ncclSuccess, work);
@@ -341,11 +346,12 @@ void NcclLink::abort() noexcept {
   abort_locked();
 }
 
-// Groups before the world they were split from.
+// Groups before the world they were split from. A world on which NCCL's own threads still work, or
+// just failed to, is left to them.
 void NcclLink::abort_locked() noexcept {
   if (is_aborted_.exchange(true)) return;
-  for (; !comms_.empty(); comms_.pop_back()) {
-    if (comms_.back() != nullptr) nccl_.comm_abort(comms_.back());
+  for (; comms_.size() > (is_connecting_ ? 1 : 0); comms_.pop_back()) {
+    nccl_.comm_abort(comms_.back());
   }
 }
 

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Builds the operators with CUDA and runs their tests on this machine's first GPU; the last lines are a table.
-# usage: tools/gpu_check.sh [--sanitize] [--build DIR] [cmake options, such as -DCMAKE_CUDA_ARCHITECTURES=80]
+# usage: tools/gpu_check.sh [--sanitize | --cases] [--build DIR] [cmake options, such as -DCMAKE_CUDA_ARCHITECTURES=80]
 # --sanitize runs the operator tests under compute-sanitizer instead: accesses out of bounds, races in shared memory,
 # reads of memory that nothing wrote.
+# --cases runs the failure cases of gathers, collective order, gradients, norms and refit on two GPUs instead: each makes
+# ranks and connects them anew, which takes minutes. It needs --build.
 # --build takes the programs of a finished build of preset cuda instead. If that holds the whole program, the golden
 # cases, the model's and engine's tests, whole runs of one rank and the benchmark follow, on the GPU; with two GPUs also
 # communication, layouts and a run of two ranks.
@@ -11,11 +13,15 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 sanitize=0
+cases=0
 build=build/gpu_check
 given_build=
-while [[ "${1:-}" == --sanitize || "${1:-}" == --build ]]; do
+while [[ "${1:-}" == --sanitize || "${1:-}" == --cases || "${1:-}" == --build ]]; do
   if [[ "$1" == --sanitize ]]; then
     sanitize=1
+    shift
+  elif [[ "$1" == --cases ]]; then
+    cases=1
     shift
   else
     given_build=${2:?gpu_check: --build needs a folder}
@@ -41,6 +47,10 @@ build_operators() {
     { grep -A 20 -E 'FAILED|error' "$logs/build.log" | head -n 60 >&2; exit 1; }
 }
 
+if [[ $cases == 1 && ! -x "$given_build/grpo_train" ]]; then
+  echo "gpu_check: --cases needs --build with the folder of a finished build of preset cuda" >&2
+  exit 1
+fi
 if [[ -z "$given_build" ]]; then
   build_operators "$@"
 fi
@@ -138,13 +148,7 @@ run_loop() {
 
 # What needs two GPUs.
 run_pair() {
-  run_tests communication 'Ranks/DeviceCommunicator*/2:GtpPass*:Gtp/GtpPass*:GtpGradients*:GtpStorage*:WeightsIo.G04*' \
-    "$build/tests/parallel_test"
-  run_tests policy_update '*PolicyUpdate*:Optimizer.*' "$build/tests/rl_test"
-  run_tests refit 'RefitTest*:All/RefitLayouts*:Layouts/RefitOrder*:WeightsIo*:*CheckpointLayouts*' \
-    "$build/tests/parallel_test"
-  run_tests refit_generation 'All/RefitGeneration*' "$build/tests/generation_test"
-  run_tests sums 'RolloutTest*' "$build/tests/rl_test"
+  run_tests communication 'Ranks/DeviceCommunicator*/2' "$build/tests/parallel_test"
   run_tests device_layouts 'Cases/DeviceLayouts*gtp2_dp1*:Cases/DeviceLayouts*gtp1_dp2*' "$build/tests/rl_test"
   run_tests dying_ranks 'FailingRun.ARank*' "$build/tests/app_test"
   run_program failures tests/gpu/failures.sh "$build"
@@ -152,11 +156,23 @@ run_pair() {
     logger.overwrite=true logger.log_dir="$logs/qwen0p5b_gtp2"
 }
 
+# Tests of more than two ranks among them run on the CPU where there are but two GPUs.
+run_cases() {
+  export GRPO_TEST_DEVICE=cuda
+  run_tests gathers_and_gradients 'GtpPass*:Gtp/GtpPass*:GtpGradients*:GtpStorage*' "$build/tests/parallel_test"
+  run_tests sums_and_norms '*PolicyUpdate*:Optimizer.*:RolloutTest*' "$build/tests/rl_test"
+  run_tests refit 'RefitTest*:All/RefitLayouts*:Layouts/RefitOrder*:WeightsIo*:*CheckpointLayouts*' \
+    "$build/tests/parallel_test"
+  run_tests refit_generation 'All/RefitGeneration*' "$build/tests/generation_test"
+}
+
 on_gpu='*Cuda*:-*WithoutDevices*'
 if [[ $sanitize == 1 ]]; then
   for tool in memcheck racecheck initcheck; do
     run_sanitizer "$tool"
   done
+elif [[ $cases == 1 ]]; then
+  run_cases
 else
   run_tests core_test "$on_gpu" "$build/tests/core_test"
   run_tests ops_test "$on_gpu" "$build/tests/ops_test"
