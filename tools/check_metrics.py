@@ -193,6 +193,9 @@ def evaluate(metrics, condition):
 
 
 def main(arguments):
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(__doc__.strip())
+        return 0
     if len(arguments) < 2:
         print("usage: check_metrics.py metrics.json CONDITION...", file=sys.stderr)
         return 2

@@ -3,6 +3,7 @@
 # usage: tools/demo.sh [grpo_train options and key.path=value ...]
 # Paths in the options are relative to the repository's root. Results: runs/demo_<time>/.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/usage.sh" "$@"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 ./tools/install_packages.sh

@@ -2,6 +2,7 @@
 # Formats the C++ and CUDA sources with clang-format 14; --check only tells which ones differ (exit code 1).
 # usage: tools/format.sh [--check]
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/usage.sh" "$@"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 clang_format=$(command -v clang-format-14 || command -v clang-format || true)

@@ -6,6 +6,7 @@
 # fix it, then keep the input as a seed, which fuzz_test replays in every build.
 # Needs Debian's clang and libclang-rt-dev (or CLANG=path to clang++).
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/usage.sh" "$@"
 cd "$(dirname "$0")/.."
 
 seconds="${1:-60}"

@@ -10,6 +10,7 @@
 # communication, layouts and a run of two ranks.
 # A test that is skipped counts as failed: there is a GPU to run it on. Logs: $OUT, or build/gpu_check/logs.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/usage.sh" "$@"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 sanitize=0
@@ -44,7 +45,7 @@ build_operators() {
   cmake --preset cuda -B "$build" -DGRPO_OPERATORS_ONLY=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "$@" >"$logs/configure.log" 2>&1 ||
     { tail -n 30 "$logs/configure.log" >&2; exit 1; }
   cmake --build "$build" --parallel "$(nproc)" --target core_test ops_test >"$logs/build.log" 2>&1 ||
-    { grep -A 20 -E 'FAILED|error' "$logs/build.log" | head -n 60 >&2; exit 1; }
+    { { grep -A 20 -E 'FAILED|[Ee]rror' "$logs/build.log" || tail -n 30 "$logs/build.log"; } | head -n 60 >&2; exit 1; }
 }
 
 if [[ $cases == 1 && ! -x "$given_build/grpo_train" ]]; then

@@ -4,6 +4,7 @@
 # usage: tools/lint.sh [FILE.cpp ...]     without files: all of them
 # environment: CLANG_TIDY (the program), JOBS (how many at once)
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/usage.sh" "$@"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tidy=${CLANG_TIDY:-}

@@ -5,6 +5,7 @@
 # CONFIG is configs/demo_gtp2.yaml unless given; on a GPU: --build build/cuda configs/qwen0p5b_gtp1.yaml
 # --build takes grpo_train from a finished build; otherwise preset cpu is built. Runs: $OUT, or runs/negative_controls_*.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/usage.sh" "$@"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 build=

@@ -5,6 +5,7 @@
 # --all adds: the presets cpu-asan (with UBSan) and cpu-tsan with their tests, all CUDA architectures from sm_80
 # on, and the mutation tests.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/usage.sh" "$@"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 all=0

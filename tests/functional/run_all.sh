@@ -3,6 +3,7 @@
 # usage: [FAST=1] tests/functional/run_all.sh [grpo_train options and key.path=value for every suite ...]
 # FAST=1 runs only the suites marked fast. GRPO_TRAIN names another binary than build/cpu/grpo_train.
 set -uo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../../tools/usage.sh" "$@"
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit
 
 options=("$@")

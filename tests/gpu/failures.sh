@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # What goes wrong around GPUs ends a run with one line of error and the right exit code, in time. Needs two GPUs and
 # NCCL; the last lines are a table.
-# usage: tests/gpu/failures.sh BUILD, the folder of a finished build of preset cuda
+# usage: tests/gpu/failures.sh BUILD
+# BUILD is the folder of a finished build of preset cuda.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../../tools/usage.sh" "$@"
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 build=${1:?failures: needs the folder of a build}
