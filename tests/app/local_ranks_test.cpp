@@ -244,6 +244,7 @@ TEST_F(LocalRanksTest, AStoreThatCannotBeUsedDoesNotReplaceARanksCode) {
 // A signal to ranks that do not catch it: the user's wish, not a failure of communication.
 TEST_F(LocalRanksTest, ASignalThatEndsTheRanksEndsTheRunWithOneLine) {
   for (const int signal : {SIGTERM, SIGHUP}) {
+    const auto outside = ::signal(signal, SIG_DFL);  // nohup ignores hangups
     ::testing::internal::CaptureStderr();
     const int code = run_local_ranks(3, folder_, [&](const LaunchEnvironment& environment) {
       ::signal(signal, SIG_DFL);
@@ -253,6 +254,7 @@ TEST_F(LocalRanksTest, ASignalThatEndsTheRanksEndsTheRunWithOneLine) {
       ::sleep(40);
       return 0;
     });
+    ::signal(signal, outside);
     EXPECT_EQ(code, static_cast<int>(ExitCode::kOther));
     const std::string errors = ::testing::internal::GetCapturedStderr();
     EXPECT_CONTAINS(errors, fmt::format("phase 'setup', step 0: ended by signal {} (", signal));
