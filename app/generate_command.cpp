@@ -144,6 +144,7 @@ ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig&
 }  // namespace
 
 int run_generate(const GenerateOptions& options) {
+  refuse_output_over_input(options.input_path, options.output_path);
   KeyPlaces places;
   InferenceConfig config = load_inference_config(options.model_dir, options.overrides, &places);
   const RankPlan plan = plan_ranks(options.num_local_ranks, config.parallel,

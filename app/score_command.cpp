@@ -92,6 +92,7 @@ ExitCode score_on_rank(const ScoreOptions& options, const InferenceConfig& confi
 }  // namespace
 
 int run_score(const ScoreOptions& options) {
+  refuse_output_over_input(options.input_path, options.output_path);
   KeyPlaces places;
   InferenceConfig config = load_inference_config(options.model_dir, options.overrides, &places);
   const RankPlan plan = plan_ranks(options.num_local_ranks, config.parallel,

@@ -11,9 +11,9 @@ namespace grpo::app {
 // SIGHUP is one of them unless the process was started with it ignored, as nohup does.
 inline constexpr std::array<int, 4> kStopSignals = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 
-// From here on they set stop_requested() instead of ending the process; a second SIGINT ends it.
-// Children that are forked later inherit both. Called from the program's only thread; again without
-// effect.
+// From here on they set stop_requested() instead of ending the process; a second SIGINT, a second
+// or more after the first, ends it. Children that are forked later inherit both. Called from the
+// program's only thread; again without effect.
 void catch_stop_signals();
 
 const std::atomic<bool>& stop_requested();

@@ -57,6 +57,14 @@ void write_standard_output(const std::string& text) {
   if (!written || std::fflush(stdout) != 0) fail("standard output", "written");
 }
 
+void refuse_output_over_input(const std::filesystem::path& input,
+                              const std::filesystem::path& output) {
+  std::error_code ignored;  // a file that is not there is no other one
+  if (!std::filesystem::equivalent(input, output, ignored)) return;
+  throw ConfigError(
+      fmt::format("--output {} is the file of --input; allowed: another one", output.string()));
+}
+
 void write_whole_file(const std::filesystem::path& link, const std::string& text) {
   // A link's target is replaced, not the link; a device or pipe must not become a file.
   std::error_code ignored;

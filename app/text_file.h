@@ -33,6 +33,10 @@ class LineFile {
 // closed pipe).
 void write_standard_output(const std::string& text);
 
+// Throws ConfigError when both name one file that exists, through whatever links.
+void refuse_output_over_input(const std::filesystem::path& input,
+                              const std::filesystem::path& output);
+
 // Writes the file anew, or the one that a symbolic link names: readers see the old content or the
 // whole new one. Throws DataError naming the file; devices, pipes and folders are refused.
 void write_whole_file(const std::filesystem::path& link, const std::string& text);

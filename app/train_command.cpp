@@ -7,6 +7,7 @@
 #include "app/commands.h"
 #include "app/config_writer.h"
 #include "app/host_memory.h"
+#include "app/one_config.h"
 #include "app/rank_session.h"
 #include "app/run_lock.h"
 #include "app/run_log.h"
@@ -155,8 +156,7 @@ std::string ending(const rl::RunOutcome& outcome, const rl::RunConfig& config, c
   if (outcome.exit_code == ExitCode::kOther) {
     if (config.checkpointing.enabled) {
       return "stopped by a signal before step 1: no step is done, so nothing is saved, and the "
-             "next "
-             "run starts from the beginning";
+             "next run (with --resume auto or logger.overwrite=true) starts from the beginning";
     }
     return fmt::format(
         "stopped by a signal, without a checkpoint (checkpointing.enabled is false), after {}",
@@ -221,6 +221,7 @@ ExitCode train_on_rank(const rl::RunConfig& config, const std::optional<std::str
   std::vector<int> ranks(static_cast<size_t>(context.world.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto everyone = context.world.make_group(ranks, "start of run");
+  refuse_different_configs(config_to_yaml(config), *everyone);
   Start start = find_start(resume, config, *everyone);
   if (locks && !locks->are_held()) {
     start.point.warnings.emplace_back(

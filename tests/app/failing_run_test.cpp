@@ -185,7 +185,8 @@ using Variables = std::map<std::string, std::string>;
 
 // Starts the program once for each of `environments` and waits for all; their exit codes.
 std::vector<int> launch(const std::vector<Variables>& environments,
-                        std::vector<std::string> arguments, const std::string& errors_path) {
+                        std::vector<std::string> arguments, const std::string& errors_path,
+                        const std::string& last_ranks_word = "") {
   arguments.insert(arguments.begin(), {GRPO_TRAIN_PROGRAM, "--config", "configs/demo_gtp2.yaml"});
   std::vector<pid_t> processes;
   for (const Variables& environment : environments) {
@@ -195,6 +196,9 @@ std::vector<int> launch(const std::vector<Variables>& environments,
     const int output = ::open((errors_path + ".out").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666);
     if (::dup2(errors, STDERR_FILENO) < 0 || ::dup2(output, STDOUT_FILENO) < 0) ::_exit(98);
     for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
+    if (!last_ranks_word.empty() && processes.size() == environments.size()) {
+      arguments.push_back(last_ranks_word);
+    }
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -259,6 +263,17 @@ TEST_F(FailingRun, ABadConfigIsSaidOnceUnderALauncher) {
   EXPECT_EQ(folder_.read("errors"),
             "grpo_train: error: override grpo.max_num_stepz=1: grpo.max_num_stepz is not a key; "
             "nearest: grpo.max_num_steps\n");
+}
+
+TEST_F(FailingRun, ARankWithAnotherConfigIsNamedWithTheKey) {
+  EXPECT_EQ(launch(torchrun(2), small_run(folder_.path() + "/run"), folder_.path() + "/errors",
+                   "grpo.seed=5"),
+            (std::vector<int>{2, 2}));
+  const std::string errors = folder_.read("errors");
+  EXPECT_NE(errors.find("grpo.seed is '42' on rank 0 and '5' on rank 1; allowed: "),
+            std::string::npos)
+      << errors;
+  EXPECT_EQ(std::count(errors.begin(), errors.end(), '\n'), 1) << errors;
 }
 
 TEST_F(FailingRun, HalfAnEnvironmentIsRefusedByTheProgram) {

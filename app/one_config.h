@@ -1,0 +1,23 @@
+// Ranks that a launcher starts read their configs by themselves: all must have read the same.
+#pragma once
+
+#include <string>
+
+#include "model/core/communicator.h"
+
+namespace grpo::app {
+
+// Where two configs, as config_to_yaml() writes them, first differ: "grpo.seed: 42" and "5"; ""
+// when they do not.
+struct ConfigDifference {
+  std::string key;  // "" when they are equal
+  std::string first;
+  std::string second;
+};
+ConfigDifference first_difference(const std::string& first, const std::string& second);
+
+// Collective. Throws ConfigError on every rank, naming a rank and the key, unless all ranks have
+// rank 0's text.
+void refuse_different_configs(const std::string& own_yaml, Communicator& everyone);
+
+}  // namespace grpo::app
