@@ -7,10 +7,9 @@
 
 namespace grpo::app {
 
-// Where two configs, as config_to_yaml() writes them, first differ: "grpo.seed: 42" and "5"; ""
-// when they do not.
+// Where two configs, as config_to_yaml() writes them, first differ.
 struct ConfigDifference {
-  std::string key;  // "" when they are equal
+  std::string key;  // "grpo.seed"; "" when they are equal
   std::string first;
   std::string second;
 };
