@@ -1,29 +1,17 @@
-// Recorded work of a CUDA device; skipped, with the reason, where there is none that this build can
-// use.
+// Recorded work of a CUDA device.
 #include "model/core/captured_work.h"
 
 #include <gtest/gtest.h>
 
 #include "model/core/device_cuda.h"
 #include "model/core/host_transfer.h"
+#include "tests/core/cuda_fixture.h"
 
 namespace grpo {
 namespace {
 
-constexpr Device kCuda{DeviceKind::kCuda, 0};
-
-class CudaCapturedWorkTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    try {
-      check_cuda_device(kCuda);
-    } catch (const CudaError& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
-
-  Allocator allocator_{kCuda};
-};
+using testing::kCuda;
+using CudaCapturedWorkTest = testing::CudaFixture;
 
 TEST_F(CudaCapturedWorkTest, RunsWhenLaunchedAndAsOftenAsLaunched) {
   const OwnedTensor counts(allocator_, "test", DType::kUint8, {4});

@@ -1,4 +1,4 @@
-// Memory of a CUDA device; skipped, with the reason, where there is none that this build can use.
+// Memory of a CUDA device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,29 +10,20 @@
 #include "model/core/errors.h"
 #include "model/core/tensor.h"
 #include "model/core/workspace.h"
+#include "tests/core/cuda_fixture.h"
 
 namespace grpo {
 namespace {
 
-constexpr Device kCuda{DeviceKind::kCuda, 0};
+using testing::kCuda;
 
-class CudaMemoryTest : public ::testing::Test {
+class CudaMemoryTest : public testing::CudaFixture {
  protected:
-  void SetUp() override {
-    try {
-      check_cuda_device(kCuda);
-    } catch (const CudaError& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
-
   static std::vector<uint8_t> bytes_of(const Tensor& tensor) {
     std::vector<uint8_t> bytes(tensor.size_bytes(), 0xAB);
     copy_tensor(Tensor(bytes.data(), tensor.dtype(), tensor.shape(), Device::cpu()), tensor);
     return bytes;
   }
-
-  Allocator allocator_{kCuda};
 };
 
 TEST_F(CudaMemoryTest, StartsZeroAndIsCounted) {
