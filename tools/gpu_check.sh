@@ -83,37 +83,56 @@ run_tests() {
   count_tests "$name" "$status"
 }
 
-# TOOL: the operator tests under a tool of compute-sanitizer, in parts side by side on all GPUs.
-run_sanitizer() {
-  local tool=$1 name=ops_test_$1 status=0 parts gpus part
-  # Without the test that makes a kernel fail, and the one that asks for a petabyte.
-  local harmless="$on_gpu:*IndexOutOfRange*:*OutOfMemory*"
+# TOOL TEST: an operator test under a tool of compute-sanitizer, on the GPU of its slot among those that run at once.
+sanitize() {
+  local tool=$1 test=$2 status=0
   local -a options=(--tool "$tool" --error-exitcode 9)
   if [[ $tool == racecheck ]]; then
-    # Kernels of this program alone: it takes barriers of the matrix library for races, and fails beside it. Without the
-    # largest shapes of kernels that other tests run: it is a thousand times slower than they are.
-    options+=(--kernel-name kns=grpo)
-    harmless+=':*CudaLinear*bfloat16*:*CudaLinearCandidates*:*CudaLinearRows*:*CudaLinearSplit*:*CudaLinear*_896_4864*'
-    harmless+=':*EveryPrefixAndChunk/bfloat16_1024*:*EveryPrefixAndChunk/bfloat16_600*'
+    options+=(--kernel-name kns=grpo)  # it takes barriers of the matrix library for races, and fails beside it
   fi
-  parts=$(nproc)
+  local log=$logs/sanitizer/$tool.${test//\//_}.log
+  CUDA_VISIBLE_DEVICES=$((slot % gpus)) compute-sanitizer "${options[@]}" \
+    "$build/tests/ops_test" "--gtest_filter=$test" >"$log" 2>&1 || status=$?
+  # Some of what it finds it calls a warning, and ends with 0.
+  if [[ $status != 0 ]] || grep -q -E 'SUMMARY: [1-9]' "$log"; then
+    echo "$test $status" >>"$logs/sanitizer/$tool.failed"
+  fi
+}
+
+# FILTER TOOL: a line for each test.
+list_tests() {
+  "$build/tests/ops_test" --gtest_list_tests "--gtest_filter=$1" |
+    awk -v tool="$2" '/^[^ ]/ {suite = $1} /^  / {print tool, suite $1}'
+}
+
+# The operator tests under every tool, side by side on all GPUs, the slowest tool first.
+run_sanitizer() {
+  # Without the test that makes a kernel fail, and the one that asks for a petabyte.
+  local harmless="$on_gpu:*IndexOutOfRange*:*OutOfMemory*"
+  # Without the largest shapes of kernels that other tests run: it is a thousand times slower than they are.
+  local small="$harmless:*CudaLinear*bfloat16*:*CudaLinearCandidates*:*CudaLinearRows*:*CudaLinearSplit*"
+  small+=':*CudaLinear*_896_4864*:*EveryPrefixAndChunk/bfloat16_1024*:*EveryPrefixAndChunk/bfloat16_600*'
+  local tool listed
+  rm -rf "$logs/sanitizer"
+  mkdir "$logs/sanitizer"
+  { list_tests "$small" racecheck && list_tests "$harmless" memcheck && list_tests "$harmless" initcheck; } \
+    >"$logs/sanitizer/list"
   gpus=$(nvidia-smi --list-gpus | wc -l)
+  export logs build gpus
+  export -f sanitize
   SECONDS=0
-  local -a running=()
-  for ((part = 0; part < parts; ++part)); do
-    CUDA_VISIBLE_DEVICES=$((part % gpus)) GTEST_TOTAL_SHARDS=$parts GTEST_SHARD_INDEX=$part \
-      compute-sanitizer "${options[@]}" "$build/tests/ops_test" "--gtest_filter=$harmless" \
-      >"$logs/$name.$part.log" 2>&1 &
-    running+=("$!")
+  xargs --arg-file "$logs/sanitizer/list" --max-lines=1 --max-procs="$(nproc)" --process-slot-var=slot \
+    bash -c 'sanitize "$0" "$1"'
+  for tool in racecheck memcheck initcheck; do
+    local name=ops_test_$tool status=0
+    cat "$logs/sanitizer/$tool".*.log >"$logs/$name.log"
+    listed=$(grep -c "^$tool " "$logs/sanitizer/list")
+    if [[ -e $logs/sanitizer/$tool.failed || $(grep -c 'SUMMARY: 0 ' "$logs/$name.log") != "$listed" ]]; then
+      status=9
+      cat "$logs/sanitizer/$tool.failed" || true
+    fi
+    count_tests "$name" "$status"
   done
-  for part in "${running[@]}"; do
-    wait "$part" || status=$?
-  done
-  cat "$logs/$name".*.log >"$logs/$name.log"
-  if grep -q -E 'SUMMARY: [1-9]' "$logs/$name.log"; then
-    status=9  # also where the tool calls it a warning
-  fi
-  count_tests "$name" "$status"
 }
 
 # NAME COMMAND ...: a program that tells by its exit code alone.
@@ -145,6 +164,7 @@ run_loop() {
   done
   run_program qwen0p5b_gtp1 "$build/grpo_train" --config configs/qwen0p5b_gtp1.yaml grpo.max_num_steps=5 \
     logger.overwrite=true logger.log_dir="$logs/qwen0p5b_gtp1"
+  run_program failures tests/gpu/failures.sh "$build"
 }
 
 # What needs two GPUs.
@@ -152,7 +172,6 @@ run_pair() {
   run_tests communication 'Ranks/DeviceCommunicator*/2' "$build/tests/parallel_test"
   run_tests device_layouts 'Cases/DeviceLayouts*gtp2_dp1*:Cases/DeviceLayouts*gtp1_dp2*' "$build/tests/rl_test"
   run_tests dying_ranks 'FailingRun.ARank*' "$build/tests/app_test"
-  run_program failures tests/gpu/failures.sh "$build"
   run_program qwen0p5b_gtp2 "$build/grpo_train" --config configs/qwen0p5b_gtp2.yaml grpo.max_num_steps=5 \
     logger.overwrite=true logger.log_dir="$logs/qwen0p5b_gtp2"
 }
@@ -169,9 +188,7 @@ run_cases() {
 
 on_gpu='*Cuda*:-*WithoutDevices*'
 if [[ $sanitize == 1 ]]; then
-  for tool in memcheck racecheck initcheck; do
-    run_sanitizer "$tool"
-  done
+  run_sanitizer
 elif [[ $cases == 1 ]]; then
   run_cases
 else

@@ -234,6 +234,34 @@ TEST_P(CudaLinearSplitTest, SplitSumsAreCloseAndNoticed) {
   }
 }
 
+class CudaLinearLimitsTest : public CudaTest<::testing::Test> {};
+
+TEST_F(CudaLinearLimitsTest, AShapeWithoutAnAlgorithmIsNamed) {
+  start_matrix_library();
+  constexpr int64_t kTooLong = int64_t{1} << 40;
+  const MatrixProduct product{.op = "linear_forward",
+                              .m = 16,
+                              .n = 64,
+                              .k = kTooLong,
+                              .a = {nullptr, kTooLong, false},
+                              .b = {nullptr, kTooLong, true},
+                              .c = nullptr,
+                              .c_dtype = DType::kBfloat16,
+                              .c_stride = 64,
+                              .accumulate = false,
+                              .bias = nullptr,
+                              .sums_rows = false,
+                              .split_k = SplitK::kNever};
+  try {
+    cuda().matrix_library->describe(product);
+    FAIL() << "an algorithm was found";
+  } catch (const CudaError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "linear_forward: cuBLASLt has no algorithm without split-K for "
+              "[16, 1099511627776] x [1099511627776, 64] bfloat16 to bfloat16 on cuda:0");
+  }
+}
+
 class CudaLinearCandidatesTest : public CudaTest<::testing::Test> {};
 
 // What numerics contract 1 rests on: any of them may serve any number of rows.
