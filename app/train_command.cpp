@@ -115,7 +115,8 @@ Start find_start(const std::optional<std::string>& resume, const rl::RunConfig& 
                                 checkpoint_parent(config).string());
     return start;
   }
-  start.earlier.continue_after = start.point.step;
+  // What was logged before the first step is logged anew.
+  start.earlier.continue_after = start.point.step == 0 ? -1 : start.point.step;
   start.message = fmt::format("resuming from step {} of {}", start.point.step,
                               start.point.checkpoint->string());
   return start;
@@ -136,8 +137,8 @@ void refuse_used_checkpoints(const rl::RunConfig& config, const Start& start) {
 // Once setup has succeeded everywhere: what an earlier run left and this one replaces goes away.
 void take_over(const rl::RunConfig& config, const Start& start, RunFiles& files, Console& console) {
   if (config.checkpointing.enabled) {
-    const auto moved = rl::set_aside_checkpoints(checkpoint_parent(config),
-                                                 start.earlier.continue_after.value_or(-1));
+    const int64_t last_step = start.point.checkpoint ? start.point.step : -1;
+    const auto moved = rl::set_aside_checkpoints(checkpoint_parent(config), last_step);
     for (const std::string& line : moved) console.warning(line);
   }
   files.write_config(config_to_yaml(config));
@@ -154,10 +155,6 @@ std::string ending(const rl::RunOutcome& outcome, const rl::RunConfig& config, c
   }
   // The trainer has no other reason to end early without an error.
   if (outcome.exit_code == ExitCode::kOther) {
-    if (config.checkpointing.enabled) {
-      return "stopped by a signal before step 1: no step is done, so nothing is saved, and the "
-             "next run (with --resume auto or logger.overwrite=true) starts from the beginning";
-    }
     return fmt::format(
         "stopped by a signal, without a checkpoint (checkpointing.enabled is false), after {}",
         done);

@@ -10,6 +10,12 @@
 
 namespace grpo::rl {
 
+namespace {
+
+constexpr const char* kWarmStartSteps = "warm_start_steps";
+
+}  // namespace
+
 void CheckpointingConfig::visit(ConfigVisitor& visitor) {
   visitor.field("enabled", enabled,
                 "save checkpoints: every save_period steps, at the end, and after a signal");
@@ -47,16 +53,17 @@ void CheckpointingConfig::resolve_metric_name() {
 }
 
 std::string RunState::to_json() const {
-  return nlohmann::ordered_json{{"algorithm", algorithm},
-                                {"step", step},
-                                {"next_draw_index", next_draw_index},
-                                {"optimizer_steps", optimizer_steps},
-                                {"seed", seed},
-                                {"pending_changed_elements", pending_changed_elements},
-                                {"gates", nlohmann::ordered_json::parse(gates_json)},
-                                {"early_stop", nlohmann::ordered_json::parse(early_stop_json)},
-                                {"ranking", nlohmann::ordered_json::parse(ranking_json)}}
-      .dump();
+  nlohmann::ordered_json json{{"algorithm", algorithm},
+                              {"step", step},
+                              {"next_draw_index", next_draw_index},
+                              {"optimizer_steps", optimizer_steps},
+                              {"seed", seed},
+                              {"pending_changed_elements", pending_changed_elements},
+                              {"gates", nlohmann::ordered_json::parse(gates_json)},
+                              {"early_stop", nlohmann::ordered_json::parse(early_stop_json)},
+                              {"ranking", nlohmann::ordered_json::parse(ranking_json)}};
+  if (num_warm_start_steps) json[kWarmStartSteps] = *num_warm_start_steps;
+  return json.dump();
 }
 
 RunState RunState::from_json(const std::string& text, const std::string& where) {
@@ -80,10 +87,18 @@ RunState RunState::from_json(const std::string& text, const std::string& where) 
           .next_draw_index = number("next_draw_index"),
           .optimizer_steps = number("optimizer_steps"),
           .seed = number("seed"),
+          .num_warm_start_steps = json.contains(kWarmStartSteps)
+                                      ? std::optional(number(kWarmStartSteps))
+                                      : std::nullopt,
           .pending_changed_elements = number("pending_changed_elements"),
           .gates_json = json["gates"].dump(),
           .early_stop_json = json["early_stop"].dump(),
           .ranking_json = json["ranking"].dump()};
+}
+
+RunState read_run_state(const std::filesystem::path& folder) {
+  return RunState::from_json(parallel::read_manifest(folder).state_json,
+                             (folder / "manifest.json").string());
 }
 
 std::filesystem::path checkpoint_parent(const CheckpointingConfig& config,

@@ -36,6 +36,9 @@ struct RunState {
       0;  // prompts drawn so far; data position, epoch and sampling keys follow from it
   int64_t optimizer_steps = 0;  // and with it the schedule's
   int64_t seed = 0;
+  // Supervised steps done of a warm start that a signal interrupted: the checkpoint, of step 0,
+  // holds its optimizer and no reference yet. Otherwise it is over, or there is none.
+  std::optional<int64_t> num_warm_start_steps;
   // Elements that the refit at saving time changed: they belong to the next step's
   // refit/changed_elements.
   int64_t pending_changed_elements = 0;
@@ -43,10 +46,15 @@ struct RunState {
   std::string early_stop_json = "{}";  // of EarlyStop
   std::string ranking_json = "{}";     // of CheckpointRanking
 
+  bool is_in_warm_start() const { return num_warm_start_steps.has_value(); }
+
   std::string to_json() const;
   // Throws DataError that starts with `where`.
   static RunState from_json(const std::string& text, const std::string& where);
 };
+
+// Of a checkpoint. Throws DataError.
+RunState read_run_state(const std::filesystem::path& folder);
 
 // checkpoint_dir, or <log_dir>/checkpoints when that is empty.
 std::filesystem::path checkpoint_parent(const CheckpointingConfig& config,

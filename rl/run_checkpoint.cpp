@@ -26,8 +26,7 @@ parallel::CheckpointContent RunCheckpoint::content() const {
 RunState RunCheckpoint::resume(const std::filesystem::path& folder) {
   run_.enter("resume", 0);
   const RunConfig& config = run_.config;
-  const parallel::CheckpointManifest manifest = parallel::read_manifest(folder);
-  RunState state = RunState::from_json(manifest.state_json, (folder / "manifest.json").string());
+  RunState state = read_run_state(folder);
   if (state.algorithm != config.algorithm) {
     throw ConfigError(
         fmt::format("algorithm is {}, the checkpoint {} was made by {}; allowed: {}, or "
@@ -43,11 +42,16 @@ RunState RunCheckpoint::resume(const std::filesystem::path& folder) {
   check_model_files(folder, model_config_of(models_), run_.config.policy.tokenizer.name);
   parallel::load_checkpoint(folder, content());
   models_.mark_weights_changed();
-  if (models_.generates()) models_.refit();
+  if (refits(state)) models_.refit();
   optimizer_.set_num_steps(state.optimizer_steps);
   verdicts_.restore(state);
-  saved_step_ = state.step;
+  if (!state.is_in_warm_start()) saved_step_ = state.step;
   return state;
+}
+
+// Not in a warm start: a run that is not interrupted refits only after it.
+bool RunCheckpoint::refits(const RunState& state) const {
+  return models_.generates() && !state.is_in_warm_start();
 }
 
 void RunCheckpoint::rank(int64_t step, const MetricSet& metrics) {
@@ -66,14 +70,17 @@ void RunCheckpoint::save(int64_t step, RunState& state, const MetricSet& metrics
   const CheckpointingConfig& config = run_.config.checkpointing;
   if (!config.enabled || saved_step_ == step) return;
   run_.enter("checkpointing", step);
-  rank(step, metrics);
+  if (step > 0) rank(step, metrics);
   // The generation model takes the saved weights now, in a run that goes on as in one that resumes,
   // so that both count the same changed elements in the next step.
-  if (models_.generates()) state.pending_changed_elements += models_.refit().changed_elements;
+  if (refits(state)) state.pending_changed_elements += models_.refit().changed_elements;
   state.step = step;
   state.optimizer_steps = optimizer_.num_steps();
   verdicts_.save(state);
   const std::filesystem::path parent = checkpoint_parent(config, run_.config.logger.log_dir);
+  // A warm start that is interrupted again has an earlier step_0, which must not go before the new
+  // one is whole.
+  if (step == 0 && run_.reports()) set_aside_checkpoints(parent, -1);
   parallel::save_checkpoint(parent / fmt::format("step_{}", step), content(),
                             {.step = step,
                              .state_json = state.to_json(),

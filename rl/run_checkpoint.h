@@ -35,6 +35,7 @@ class RunCheckpoint {
 
  private:
   parallel::CheckpointContent content() const;
+  bool refits(const RunState& state) const;
   void rank(int64_t step, const MetricSet& metrics);
 
   RunContext& run_;

@@ -28,7 +28,12 @@ struct Trainer::Impl {
   void announce_policy(const ModelSource& source, bool resumes);
   void announce_fault();
   void check_exactness();
-  void run_warm_start(const std::vector<int32_t>& stops);
+  // From its beginning, or from where it stood in a checkpoint. Ends early on all ranks at a
+  // signal: then `state` says how far it came.
+  void run_warm_start(const std::vector<int32_t>& stops,
+                      const std::optional<std::filesystem::path>& resume_from);
+  void make_optimizer();
+  bool is_stop_requested() { return parallel::any_rank(everyone(), run.stop_requested.load()); }
   std::unique_ptr<Algorithm> make_algorithm(const std::vector<int32_t>& stops);
   void report_setup();
   void validate_if_due(int64_t step, MetricSet& metrics);
@@ -37,7 +42,7 @@ struct Trainer::Impl {
   bool save(int64_t step, MetricSet& metrics);
   // Runs and reports one step; true when it is the last.
   bool run_step(int64_t step);
-  // At the boundary after `state.step`; true when a checkpoint holds it.
+  // At the boundary after step `step`; true when a checkpoint holds it.
   bool save_after_signal(int64_t step);
   std::string best_checkpoint() const;
   Communicator& everyone() { return models->groups().world.communicator(); }
@@ -92,13 +97,20 @@ void Trainer::Impl::set_up_models(const std::optional<std::filesystem::path>& re
       load_initial_weights(warm.checkpoint, run.config.policy.tokenizer.name, *models);
     }
   }
-  if (warm.num_steps > 0 && !resume_from) run_warm_start(stops);
+  const bool was_in_warm_start = resume_from && read_run_state(*resume_from).is_in_warm_start();
+  if (was_in_warm_start || (warm.num_steps > 0 && !resume_from)) run_warm_start(stops, resume_from);
   run.enter("setup", 0);
-  if (run.config.needs_reference()) models->take_reference();
+  if (!state.is_in_warm_start()) {
+    if (run.config.needs_reference()) models->take_reference();
+    make_optimizer();
+    if (resume_from && !was_in_warm_start) state = checkpoint->resume(*resume_from);
+  }
+  algorithm = make_algorithm(stops);
+}
+
+void Trainer::Impl::make_optimizer() {
   optimizer.emplace(run.config.policy.optimizer, models->policy_store(), run.allocator);
   checkpoint.emplace(run, *models, *optimizer, verdicts);
-  if (resume_from) state = checkpoint->resume(*resume_from);
-  algorithm = make_algorithm(stops);
 }
 
 std::unique_ptr<Algorithm> Trainer::Impl::make_algorithm(const std::vector<int32_t>& stops) {
@@ -172,15 +184,39 @@ void Trainer::Impl::check_exactness() {
                   num_shapes, 1000.0 * seconds));
 }
 
-void Trainer::Impl::run_warm_start(const std::vector<int32_t>& stops) {
+void Trainer::Impl::run_warm_start(const std::vector<int32_t>& stops,
+                                   const std::optional<std::filesystem::path>& resume_from) {
   const Stopwatch watch(warm_start_seconds);
+  const int64_t num_steps = run.config.warm_start.num_steps;
   run.enter("warm_start", 0);
-  naming_culprit(run, models->policy_store(), [&] {
-    return warm_start(run.config, data.train, stops.front(), models->policy(),
-                      models->policy_store(), run.reports() ? &run.observer : nullptr,
-                      run.stop_requested, run.ctx);
+  make_optimizer();
+  int64_t num_done = 0;
+  if (resume_from) {
+    state = checkpoint->resume(*resume_from);
+    num_done = *std::exchange(state.num_warm_start_steps, std::nullopt);
+    if (run.reports()) {
+      run.observer.on_message(
+          fmt::format("the warm start goes on after {} of {} steps", num_done, num_steps));
+    }
+    run.enter("warm_start", 0);
+  }
+  num_done = naming_culprit(run, models->policy_store(), [&] {
+    return warm_start(run.config,
+                      {.dataset = data.train,
+                       .end_token = stops.front(),
+                       .policy = models->policy(),
+                       .store = models->policy_store(),
+                       .optimizer = *optimizer},
+                      num_done, run.reports() ? &run.observer : nullptr, run.stop_requested,
+                      run.ctx);
   });
   models->policy_store().drop_idle_buffers();
+  if (num_done < num_steps) {
+    state.num_warm_start_steps = num_done;
+    return;
+  }
+  checkpoint.reset();
+  optimizer.reset();
 }
 
 // Step 0, which is reported and nothing else: gates, early stop and checkpoints look at trained
@@ -261,8 +297,13 @@ bool Trainer::Impl::save(int64_t step, MetricSet& metrics) {
 }
 
 bool Trainer::Impl::save_after_signal(int64_t step) {
-  if (!run.config.checkpointing.enabled || step == 0) return false;
+  if (!run.config.checkpointing.enabled) return false;
   checkpoint->save(step, state, last_metrics);
+  if (state.is_in_warm_start() && run.reports()) {
+    run.observer.on_message(fmt::format("the warm start is saved after {} of {} steps",
+                                        *state.num_warm_start_steps,
+                                        run.config.warm_start.num_steps));
+  }
   return true;
 }
 
@@ -287,7 +328,8 @@ bool Trainer::has_steps_left() const {
 RunOutcome Trainer::run() {
   Impl& impl = *impl_;
   const parallel::DeviceFailureGuard guard(*impl.run.attachment);
-  impl.report_setup();
+  // Else there is nothing to report yet, and a validation would take its time.
+  if (!impl.is_stop_requested()) impl.report_setup();
   RunOutcome outcome{.exit_code = ExitCode::kDone,
                      .num_steps = impl.state.step,
                      .max_num_steps = impl.algorithm->num_steps(),
@@ -296,7 +338,7 @@ RunOutcome Trainer::run() {
                      .gates = {}};
   bool ends = !has_steps_left();
   for (int64_t step = impl.state.step + 1; step <= outcome.max_num_steps && !ends; ++step) {
-    if (parallel::any_rank(impl.everyone(), impl.run.stop_requested.load())) {
+    if (impl.is_stop_requested()) {
       const bool saves = impl.save_after_signal(outcome.num_steps);
       outcome.exit_code = saves ? ExitCode::kSavedAfterSignal : ExitCode::kOther;
       break;

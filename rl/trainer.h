@@ -37,7 +37,7 @@ class Trainer {
   // `config` is resolved for the world's size; the models live on `device`. With `resume_from`, a
   // checkpoint saved at any layout, the run goes on where that one stood. When `stop_requested`
   // becomes true on any rank, all ranks end at the next step boundary, with a checkpoint where
-  // checkpointing is on (a warm start ends early and saves nothing).
+  // checkpointing is on: in a warm start step_0, from which it goes on.
   Trainer(const RunConfig& config, parallel::World& world, Device device, RunObserver& observer,
           const std::atomic<bool>& stop_requested,
           const std::optional<std::filesystem::path>& resume_from);

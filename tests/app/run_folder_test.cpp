@@ -88,6 +88,7 @@ class RunFolder : public SourceFolderTest {
 int64_t num_lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 
 #define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+#define ASSERT_HAS(text, part) ASSERT_NE((text).find(part), std::string::npos) << (text)
 
 TEST_F(RunFolder, SaysWhereItStarts) {
   Outcome run = train({}, "auto");
@@ -195,6 +196,33 @@ TEST_F(RunFolder, RepeatedSignalsSaveOnce) {
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 75) << folder_.read("errors");
   EXPECT_EQ(folder_.read("errors"), "");
+}
+
+TEST_F(RunFolder, ASignalInTheWarmStartSavesIt) {
+  const pid_t process = start({"warm_start.num_steps=100000"}, std::nullopt);
+  while (folder_.read("output").find("] model custom") == std::string::npos) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  ::kill(process, SIGTERM);
+  Outcome run = finish(process);
+  EXPECT_EQ(run.exit_code, 75) << run.errors;
+  EXPECT_HAS(run.output, "stopped by a signal after 0 of 2 steps");
+  EXPECT_EQ(folder_.read("run/metrics.jsonl"), "");
+  const std::string saved = "the warm start is saved after ";
+  ASSERT_HAS(run.output, saved);
+  const int num_done = std::stoi(run.output.substr(run.output.find(saved) + saved.size()));
+
+  // Again from the same checkpoint, when its run has logged steps: they are logged anew.
+  for (const std::string& resume : {std::string("auto"), checkpoint(0).string()}) {
+    run = train({fmt::format("warm_start.num_steps={}", num_done + 2)}, resume);
+    EXPECT_EQ(run.exit_code, 0) << run.errors;
+    EXPECT_HAS(run.output, "resuming from step 0 of " + checkpoint(0).string());
+    EXPECT_HAS(run.output,
+               fmt::format("the warm start goes on after {} of {} steps", num_done, num_done + 2));
+    EXPECT_HAS(run.output, fmt::format("warm start {0}/{0}: ", num_done + 2));
+    EXPECT_EQ(num_lines(folder_.read("run/metrics.jsonl")), 3);
+    EXPECT_TRUE(std::filesystem::exists(checkpoint(2)));
+  }
 }
 
 }  // namespace

@@ -51,6 +51,44 @@ TEST(Resume, SameLayoutGoesOnByteForByte) {
   testing::expect_same_files(scratch / "parts/step_6", scratch / "whole/step_6");
 }
 
+// A warm start is interrupted twice, the run again before its first step: what comes is the same.
+TEST(Resume, AWarmStartGoesOnByteForByte) {
+  const TemporaryFolder scratch;
+  const auto config_of = [&](const char* folder) {
+    rl::RunConfig config = checkpointed_config(scratch / folder, 3);
+    config.warm_start = {.num_steps = 10, .global_batch_size = 16, .lr = 1e-3};
+    config.checkpointing.metric_name = "train/reward";
+    return config;
+  };
+  const RecordedRun whole = run_training(config_of("whole"));
+  ASSERT_EQ(whole.exit_code, ExitCode::kDone);
+  std::optional<std::filesystem::path> resume_from;
+  const std::filesystem::path step_0 = scratch / "parts/step_0";
+  for (const auto& [stop_at, num_done] :
+       {std::pair("warm start 4/10", 4), std::pair("warm start 8/10", 8)}) {
+    const RecordedRun part = run_training(config_of("parts"), resume_from, std::nullopt, stop_at);
+    EXPECT_EQ(part.exit_code, ExitCode::kSavedAfterSignal);
+    EXPECT_TRUE(part.setup.empty());
+    EXPECT_TRUE(part.steps.empty());
+    EXPECT_EQ(part.messages.back(),
+              fmt::format("the warm start is saved after {} of 10 steps", num_done));
+    EXPECT_EQ(rl::read_run_state(step_0).num_warm_start_steps, num_done);
+    EXPECT_EQ(rl::read_run_state(step_0).optimizer_steps, num_done);
+    EXPECT_FALSE(std::filesystem::exists(step_0.string() + ".replaced"));
+    resume_from = step_0;
+  }
+  const RecordedRun last =
+      run_training(config_of("parts"), step_0, std::nullopt, "warm start 10/10");
+  EXPECT_EQ(last.exit_code, ExitCode::kSavedAfterSignal);
+  EXPECT_EQ(rl::read_run_state(step_0).num_warm_start_steps, std::nullopt);
+  EXPECT_EQ(rl::read_run_state(step_0).optimizer_steps, 0);
+  const RecordedRun rest = run_training(config_of("parts"), step_0);
+  EXPECT_EQ(rest.exit_code, ExitCode::kDone);
+  testing::expect_same_runs(whole, {}, rest);
+  EXPECT_EQ(rest.samples, whole.samples);
+  testing::expect_same_files(scratch / "parts/step_3", scratch / "whole/step_3");
+}
+
 // The checkpoint of (gtp 2) read at other layouts: the next step's rollout and log-probabilities
 // have the same bits.
 TEST(Resume, OtherLayoutsStartFromTheSameBits) {

@@ -47,9 +47,14 @@ rl::RunConfig base_config(const std::filesystem::path& directory) {
 
 class RecordingObserver : public rl::RunObserver {
  public:
-  explicit RecordingObserver(RecordedRun& run) : run_(run) {}
+  // `stop` becomes true with a message that starts with `stop_at`.
+  RecordingObserver(RecordedRun& run, const std::string& stop_at, std::atomic<bool>& stop)
+      : run_(run), stop_at_(stop_at), stop_(stop) {}
 
-  void on_message(const std::string& line) override { run_.messages.push_back(line); }
+  void on_message(const std::string& line) override {
+    run_.messages.push_back(line);
+    if (!stop_at_.empty() && line.starts_with(stop_at_)) stop_ = true;
+  }
   void on_warning(const std::string& line) override { run_.warnings.push_back(line); }
   void on_progress(const std::string&, int64_t, int64_t) override {}
   void on_step(int64_t step, const rl::MetricSet& metrics) override {
@@ -70,6 +75,8 @@ class RecordingObserver : public rl::RunObserver {
 
  private:
   RecordedRun& run_;
+  std::string stop_at_;
+  std::atomic<bool>& stop_;
 };
 
 void write_trained_model(const std::filesystem::path& directory) {
@@ -84,8 +91,14 @@ void write_trained_model(const std::filesystem::path& directory) {
     const rl::ModelSource source = rl::open_model(config.policy, *tokenizer);
     rl::PolicyModels models(config, source, world, rank.allocator);
     const std::atomic<bool> no_stop{false};
-    rl::warm_start(config, dataset, source.config.eos_token_ids.front(), models.policy(),
-                   models.policy_store(), nullptr, no_stop, rank.ctx);
+    rl::Optimizer optimizer(config.policy.optimizer, models.policy_store(), rank.allocator);
+    rl::warm_start(config,
+                   {.dataset = dataset,
+                    .end_token = source.config.eos_token_ids.front(),
+                    .policy = models.policy(),
+                    .store = models.policy_store(),
+                    .optimizer = optimizer},
+                   0, nullptr, no_stop, rank.ctx);
     model::write_model_config(source.config, directory);
     parallel::save_weights(models.policy_store(), directory, DType::kFloat32);
   });
@@ -108,17 +121,16 @@ rl::RunConfig trained_run_config() {
 
 RecordedRun run_training(rl::RunConfig config,
                          const std::optional<std::filesystem::path>& resume_from,
-                         const std::optional<Device>& device) {
+                         const std::optional<Device>& device, const std::string& stop_at) {
   RecordedRun run;
   const int world_size = static_cast<int>(config.parallel.tensor * config.parallel.gtp_remat *
                                           std::max<int64_t>(config.parallel.data, 1));
   rl::resolve(config, world_size);
-  const std::atomic<bool> no_stop{false};
   run_ranks(world_size, [&](parallel::World& world) {
     RecordedRun unheard;
-    RecordingObserver observer(world.rank() == 0 ? run : unheard);
-    rl::Trainer trainer(config, world, device.value_or(test_device()), observer, no_stop,
-                        resume_from);
+    std::atomic<bool> stop{false};
+    RecordingObserver observer(world.rank() == 0 ? run : unheard, stop_at, stop);
+    rl::Trainer trainer(config, world, device.value_or(test_device()), observer, stop, resume_from);
     const rl::RunOutcome outcome = trainer.run();
     if (world.rank() == 0) {
       run.exit_code = outcome.exit_code;

@@ -39,9 +39,10 @@ struct RecordedRun {
 };
 
 // Runs the trainer on gtp_remat x data thread ranks, on test_device() unless `device` says
-// otherwise.
+// otherwise. Rank 0 is asked to stop by a message that starts with `stop_at`.
 RecordedRun run_training(rl::RunConfig config,
                          const std::optional<std::filesystem::path>& resume_from = std::nullopt,
-                         const std::optional<Device>& device = std::nullopt);
+                         const std::optional<Device>& device = std::nullopt,
+                         const std::string& stop_at = "");
 
 }  // namespace grpo::testing
