@@ -79,7 +79,7 @@ TEST(KeyValueStore, FileStoreStandsAParentThatOtherRunsRemove) {
   std::thread others([&] {
     while (!is_over) {
       ::rmdir(parent.c_str());
-      std::this_thread::sleep_for(std::chrono::microseconds(1));
+      std::this_thread::sleep_for(std::chrono::microseconds(300));
     }
   });
   for (int launch = 0; launch < 3000; ++launch) {
