@@ -239,21 +239,12 @@ class CudaLinearLimitsTest : public CudaTest<::testing::Test> {};
 TEST_F(CudaLinearLimitsTest, AShapeWithoutAnAlgorithmIsNamed) {
   start_matrix_library();
   constexpr int64_t kTooLong = int64_t{1} << 40;
-  const MatrixProduct product{.op = "linear_forward",
-                              .m = 16,
-                              .n = 64,
-                              .k = kTooLong,
-                              .a = {nullptr, kTooLong, false},
-                              .b = {nullptr, kTooLong, true},
-                              .c = nullptr,
-                              .c_dtype = DType::kBfloat16,
-                              .c_stride = 64,
-                              .accumulate = false,
-                              .bias = nullptr,
-                              .sums_rows = false,
-                              .split_k = SplitK::kNever};
+  const Tensor out = cuda_make(DType::kBfloat16, {16, 64});
+  // Never read: there is no such product.
+  const Tensor x(out.raw(), DType::kBfloat16, {16, kTooLong}, out.device());
+  const Tensor weight(out.raw(), DType::kBfloat16, {64, kTooLong}, out.device());
   try {
-    cuda().matrix_library->describe(product);
+    linear_forward(out, x, weight, Tensor(), cuda());
     FAIL() << "an algorithm was found";
   } catch (const CudaError& error) {
     EXPECT_EQ(std::string(error.what()),
