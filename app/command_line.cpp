@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "app/config_node.h"
 #include "app/config_reference.h"
@@ -94,9 +95,7 @@ class Parser {
       }
       if (*score_app_) return score_;
       if (*export_app_) return export_;
-      std::vector<std::string> overrides = sampling_.as_overrides();
-      overrides.insert(overrides.end(), generate_.overrides.begin(), generate_.overrides.end());
-      generate_.overrides = std::move(overrides);
+      add_sampling_options();
       return generate_;
     }
     if (print_reference_) return PrintText{config_reference()};
@@ -188,6 +187,19 @@ class Parser {
     export_app_->footer(kExitCodes);
   }
 
+  // The options of `generate` as overrides, each key from one side alone.
+  void add_sampling_options() {
+    for (const std::string& option : sampling_.as_overrides()) {
+      const std::string key = option.substr(0, option.find('=') + 1);
+      for (const std::string& word : generate_.overrides) {
+        if (!word.starts_with(key)) continue;
+        throw ConfigError(fmt::format("{} is given twice, as an option and as {}; allowed: one",
+                                      printable(option), printable(word)));
+      }
+      generate_.overrides.push_back(option);
+    }
+  }
+
   const CLI::App* chosen_subcommand() const {
     for (const CLI::App* app : {score_app_, generate_app_, export_app_}) {
       if (*app) return app;
@@ -205,8 +217,12 @@ class Parser {
       for (const CLI::Option* option : app.get_options()) {
         if (!option->get_positional()) names.push_back(option->get_name());
       }
+      const std::string given = word.substr(0, word.find('='));
+      const auto longer = std::find_if(names.begin(), names.end(), [&](const std::string& name) {
+        return name.starts_with(given);
+      });
       throw ConfigError(fmt::format("{} is not an option; nearest: {}", printable(word),
-                                    nearest_name(word.substr(0, word.find('=')), names)));
+                                    longer != names.end() ? *longer : nearest_name(given, names)));
     }
     throw ConfigError(fmt::format("command line: {} (see --help)", error.what()));
   }

@@ -14,6 +14,7 @@
 #include "app/stop_signals.h"
 #include "app/text_file.h"
 #include "app/yaml_config_reader.h"
+#include "model/core/device_cuda.h"
 #include "model/core/errors.h"
 #include "parallel/checkpoint.h"
 #include "parallel/mesh.h"
@@ -48,11 +49,23 @@ std::string check_memory(const rl::RunConfig& config) {
   return text;
 }
 
+// "" when this machine has what the config asks for, or the config asks for nothing.
+std::string device_note(const rl::RunConfig& config) {
+  if (config.parallel.device != "cuda") return "";
+  try {
+    check_cuda_device({DeviceKind::kCuda, 0});
+  } catch (const CudaError& error) {
+    return fmt::format("NOTE: a run on this machine is refused: parallel.device is cuda: {}\n",
+                       error.what());
+  }
+  return "";
+}
+
 // The whole output is YAML: the resolved config, and the rest as comments.
 void print_check(const rl::RunConfig& config, int world_size) {
   std::string text = config_to_yaml(config);
   std::string comments = mesh_of(config).to_string() + rl::batch_arithmetic(config, world_size) +
-                         "\n" + check_memory(config);
+                         "\n" + check_memory(config) + device_note(config);
   for (size_t start = 0; start < comments.size();) {
     const size_t end = comments.find('\n', start);
     text += "# " + comments.substr(start, end - start) + "\n";

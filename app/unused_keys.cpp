@@ -7,6 +7,7 @@
 
 #include "app/config_catalog.h"
 #include "model/core/errors.h"
+#include "model/model_config.h"
 
 namespace grpo::app {
 
@@ -22,6 +23,7 @@ std::vector<Rule> rules_for(const rl::RunConfig& config) {
   const rl::PolicyConfig& policy = config.policy;
   std::error_code ignored;
   const bool has_weights = std::filesystem::is_directory(policy.model_name, ignored);
+  const bool is_preset = model::preset_model_config(policy.model_name).has_value();
   const std::string model = fmt::format("policy.model_name is '{}'", printable(policy.model_name));
   const std::string optimizer = fmt::format("policy.optimizer.name is {}", policy.optimizer.name);
   const bool is_sft = config.is_sft();
@@ -55,7 +57,8 @@ std::vector<Rule> rules_for(const rl::RunConfig& config) {
        "checkpointing.metric_name is null"},
       {!config.early_stop().is_on(), "grpo.early_stop", "grpo.early_stop.metric is empty"},
       {!config.early_stop().is_on(), "sft.early_stop", "sft.early_stop.metric is empty"},
-      {policy.model_name != "custom", "policy.model", model + ", only custom reads it"},
+      // A name that is neither is refused later, with a line of its own.
+      {has_weights || is_preset, "policy.model", model + ", only custom reads it"},
       {has_weights, "policy.init_std", model + ", whose weights come from files"},
       {policy.optimizer.name == "sgd", "policy.optimizer.kwargs.betas", optimizer},
       {policy.optimizer.name == "sgd", "policy.optimizer.kwargs.eps", optimizer},

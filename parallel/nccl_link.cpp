@@ -267,6 +267,7 @@ void NcclLink::connect(Communicator& everyone) {
   }
   everyone.broadcast(Tensor(id.internal, DType::kUint8, {NCCL_UNIQUE_ID_BYTES}, Device::cpu()), 0,
                      Stream::none());
+  everyone.barrier();
   std::vector<int> ranks;
   for (int rank = 0; rank < everyone.size(); ++rank) ranks.push_back(rank);
   {
@@ -338,6 +339,11 @@ void NcclLink::give_up(Trouble trouble, const Work& work, ncclResult_t result) {
   }
   link_->give_up(trouble, work.peers, work.during, detail);
   abort_locked();
+  if (is_connecting_) {
+    // NCCL's threads may still write what the making of a communicator gives: it stays for good.
+    static auto& left_to_nccl = *new std::vector<std::shared_ptr<NcclLink>>;
+    left_to_nccl.push_back(shared_from_this());
+  }
   link_->rethrow_failure();
 }
 

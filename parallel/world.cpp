@@ -36,6 +36,7 @@ class LinkedWorld final : public World {
           size(), rank());
     std::shared_ptr<Communicator> host = make_host_group(ranks, name);
     if (device_link_ == nullptr) return host;
+    everyone_->barrier();  // NCCL crashes when a peer dies while it splits (seen with 2.28)
     std::shared_ptr<DeviceTransport> transport = device_link_->make_group(ranks, name);
     if (transport == nullptr) return host;
     return make_device_communicator(std::move(host), std::move(transport), *allocator_);
@@ -48,8 +49,8 @@ class LinkedWorld final : public World {
     }
     std::vector<int> everyone(static_cast<size_t>(size()));
     std::iota(everyone.begin(), everyone.end(), 0);
-    const auto host = make_host_group(everyone, "attachment");
-    device_link_ = connect_device_link(allocator.device(), link_, *host);
+    everyone_ = make_host_group(everyone, "attachment");
+    device_link_ = connect_device_link(allocator.device(), link_, *everyone_);
     allocator_ = &allocator;
     return std::make_unique<Attachment>(this);
   }
@@ -99,6 +100,7 @@ class LinkedWorld final : public World {
 
   std::shared_ptr<RankLink> link_;
   std::map<std::pair<std::vector<int>, std::string>, int> num_groups_;
+  std::shared_ptr<Communicator> everyone_;   // of the last attachment, on the host
   std::shared_ptr<DeviceLink> device_link_;  // while a device is attached
   Allocator* allocator_ = nullptr;           // of that device
 };

@@ -125,11 +125,23 @@ void resolve_grpo(RunConfig& config, int world_size) {
   }
 }
 
+// "val:accuracy" -> "validation/accuracy", "train:loss" -> "train/loss"; other names stay.
+void resolve_metric_name(std::string& name) {
+  for (const auto& [prefix, ours] :
+       {std::pair{"val:", "validation/"}, std::pair{"train:", "train/"}}) {
+    if (!name.starts_with(prefix)) continue;
+    name = ours + name.substr(std::string_view(prefix).size());
+    return;
+  }
+}
+
 }  // namespace
 
 void resolve(RunConfig& config, int world_size) {
   resolve_mesh(config.parallel, world_size);
-  config.checkpointing.resolve_metric_name();
+  if (config.checkpointing.metric_name) resolve_metric_name(*config.checkpointing.metric_name);
+  resolve_metric_name(config.grpo.early_stop.metric);
+  resolve_metric_name(config.sft.early_stop.metric);
   if (config.is_sft()) {
     check_sft(config);
   } else {

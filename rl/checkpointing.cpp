@@ -41,17 +41,6 @@ void CheckpointingConfig::validate(const ConfigVisitor& visitor) const {
                fmt::format("{} needs checkpointing.metric_name, which is null", keep_top_k));
 }
 
-void CheckpointingConfig::resolve_metric_name() {
-  if (!metric_name) return;
-  for (const auto& [prefix, ours] :
-       {std::pair{"val:", "validation/"}, std::pair{"train:", "train/"}}) {
-    if (metric_name->starts_with(prefix)) {
-      metric_name = ours + metric_name->substr(std::string_view(prefix).size());
-      return;
-    }
-  }
-}
-
 std::string RunState::to_json() const {
   nlohmann::ordered_json json{{"algorithm", algorithm},
                               {"step", step},

@@ -24,8 +24,6 @@ struct CheckpointingConfig {
 
   void visit(ConfigVisitor& visitor);
   void validate(const ConfigVisitor& visitor) const;
-  // "val:accuracy" -> "validation/accuracy", "train:loss" -> "train/loss"; other names stay.
-  void resolve_metric_name();
 };
 
 // What a run needs to know besides tensors to go on as if it had not stopped.

@@ -9,7 +9,9 @@
 namespace grpo::rl {
 
 void EarlyStopConfig::visit(ConfigVisitor& visitor) {
-  visitor.field("metric", metric, "the run ends when this metric stops improving; \"\" for none");
+  visitor.field(
+      "metric", metric,
+      "the run ends when this metric stops improving, also as val:accuracy; \"\" for none");
   visitor.field("higher_is_better", higher_is_better,
                 "an improvement is a higher value; false: a lower one");
   visitor.field("patience", patience, "values in a row without an improvement that end the run");

@@ -109,6 +109,21 @@ TEST(AlgorithmRules, ValidationNeedsAPeriodAndNames) {
   EXPECT_EQ(resolve_error(data, {"data.validation.1.name=other"}), "");
 }
 
+TEST(AlgorithmRules, MetricsMayHaveNemoRlsNames) {
+  const std::string data =
+      "policy: {model_name: custom}\nenv: {rewards: [{}]}\ndata:\n  train: {path: d}\n"
+      "  validation: [{path: a}]\ngrpo: {val_period: 1}\n";
+  for (const auto& [given, ours] :
+       {std::pair{"val:accuracy", "validation/accuracy"}, std::pair{"train:reward", "train/reward"},
+        std::pair{"train/reward", "train/reward"}}) {
+    rl::RunConfig config = load(data, {fmt::format("checkpointing.metric_name={}", given),
+                                       fmt::format("grpo.early_stop.metric={}", given)});
+    rl::resolve(config, 2);
+    EXPECT_EQ(config.checkpointing.metric_name, ours);
+    EXPECT_EQ(config.grpo.early_stop.metric, ours);
+  }
+}
+
 TEST(AlgorithmRules, NamedMetricsExist) {
   EXPECT_EQ(resolve_error(kGrpo, {"grpo.early_stop.metric=train/rewards"}),
             "grpo.early_stop.metric is 'train/rewards', which this run does not have; nearest: "

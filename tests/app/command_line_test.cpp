@@ -56,7 +56,7 @@ TEST(CommandLine, Score) {
   EXPECT_EQ(options.overrides, (std::vector<std::string>{"parallel.gtp_remat=2"}));
 }
 
-TEST(CommandLine, GenerateOptionsBecomeConfigKeysThatKeyValueWordsOverride) {
+TEST(CommandLine, GenerateOptionsBecomeConfigKeys) {
   const auto options = std::get<GenerateOptions>(parse({"generate",
                                                         "--model",
                                                         "m",
@@ -77,16 +77,21 @@ TEST(CommandLine, GenerateOptionsBecomeConfigKeysThatKeyValueWordsOverride) {
                                                         "--seed",
                                                         "9",
                                                         "--ignore-eos",
-                                                        "policy.generation.top_k=6"}));
+                                                        "policy.precision=bfloat16"}));
   EXPECT_EQ(options.num_samples, 3);
   EXPECT_EQ(options.seed, 9);
   const InferenceConfig config = load_inference_config(options.model_dir, options.overrides);
   EXPECT_EQ(config.policy.model_name, "m");
   EXPECT_EQ(config.policy.generation.temperature, 0.0);
-  EXPECT_EQ(config.policy.generation.top_k, 6);
+  EXPECT_EQ(config.policy.generation.top_k, 5);
   EXPECT_EQ(config.policy.generation.top_p, 0.9);
   EXPECT_EQ(config.policy.generation.max_new_tokens, 7);
   EXPECT_TRUE(config.policy.generation.ignore_eos);
+  EXPECT_EQ(config.policy.precision, "bfloat16");
+  EXPECT_EQ(error_of({"generate", "--model", "m", "--input", "i", "--output", "o", "--top-k", "5",
+                      "policy.generation.top_k=6"}),
+            "policy.generation.top_k=5 is given twice, as an option and as "
+            "policy.generation.top_k=6; allowed: one");
 }
 
 TEST(CommandLine, KeysThatInferenceDoesNotUseAreErrors) {
@@ -127,6 +132,9 @@ TEST(CommandLine, ErrorsAreOneLine) {
   EXPECT_NE(error_of({"--config", "a", "--npro=2"}).find("nearest: --nproc"), std::string::npos);
   EXPECT_NE(error_of({"generate", "--model", "m", "--input", "i", "--output", "o", "--topk", "1"})
                 .find("--topk is not an option; nearest: --top-k"),
+            std::string::npos);
+  EXPECT_NE(error_of({"generate", "--model", "m", "--input", "i", "--output", "o", "--temp", "1"})
+                .find("--temp is not an option; nearest: --temperature"),
             std::string::npos);
   EXPECT_NE(error_of({"--config", "a", "seed"}).find("'seed' is not key.path=value"),
             std::string::npos);

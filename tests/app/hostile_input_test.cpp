@@ -253,6 +253,9 @@ TEST_F(HostileInput, CheckRefusesWhatTheRunWould) {
                       "most the model's "
                       "vocab_size, 8",
                       kTokenizer));
+  // Not of the sizes, which such a name would leave unread.
+  folder_.write("c.yaml", config("model_name: " + path("none") + "\n  model: {vocab_size: 8}"));
+  refused({"grpo.seed=1"}, 2, "none', which is no folder; allowed: a Hugging Face directory");
   folder_.write("c.yaml", config("model_name: " + path("model"),
                                  "gates:\n  - {metric: train/los, max: 1}\n"));
   refused({"grpo.seed=1"}, 2,

@@ -81,17 +81,6 @@ TEST(CheckpointRanking, GoesOnFromItsState) {
   EXPECT_THROW(fresh.restore("{\"metric\": \"train/reward\", \"values\": 3}"), DataError);
 }
 
-TEST(CheckpointingConfig, MetricsMayHaveNemoRlsNames) {
-  for (const auto& [given, ours] :
-       {std::pair{"val:accuracy", "validation/accuracy"}, std::pair{"train:reward", "train/reward"},
-        std::pair{"gtp/gathers", "gtp/gathers"}}) {
-    CheckpointingConfig config;
-    config.metric_name = given;
-    config.resolve_metric_name();
-    EXPECT_EQ(config.metric_name, ours);
-  }
-}
-
 // The lowest loss of three steps stays beside the newest checkpoint, also in a run that was
 // resumed.
 TEST(CheckpointRanking, ARunKeepsItsBest) {

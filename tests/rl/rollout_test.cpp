@@ -12,12 +12,15 @@
 #include "tests/model_fixture.h"
 #include "tests/parallel/late_weights.h"
 #include "tests/run_ranks.h"
+#include "tests/test_device.h"
 
 namespace grpo::rl {
 namespace {
 
+using grpo::testing::OneRank;
 using grpo::testing::RankContext;
 using grpo::testing::run_ranks;
+using grpo::testing::set_rank_of_this_thread;
 using grpo::testing::TestModel;
 
 // Token 12 reads "<12>"; token 2 ends a text and is not part of it.
@@ -97,15 +100,17 @@ class RolloutTest : public ::testing::Test {
   void SetUp() override { ::alarm(60); }
   void TearDown() override { ::alarm(0); }
 
-  // The rollout of `num_ranks` ranks, as each rank received it. Weights arrive late.
+  // The rollout of `num_ranks` ranks, as each rank received it, on the kind of device that
+  // `num_device_ranks` ranks have (0: these). Weights arrive late.
   std::vector<Received> roll(int num_ranks, const RolloutSize& size,
-                             const generation::SamplingParams& params) {
+                             const generation::SamplingParams& params, int num_device_ranks = 0) {
     const std::vector<PromptExample> examples = make_examples(size.num_prompts);
     RolloutPlan plan{
         .prompts = {}, .first_draw_index = size.first_draw_index, .num_samples = size.num_samples};
     for (const PromptExample& example : examples) plan.prompts.push_back(&example);
     std::vector<Received> received(static_cast<size_t>(num_ranks));
     run_ranks(num_ranks, [&](parallel::World& world) {
+      if (num_device_ranks > 0) set_rank_of_this_thread(world.rank(), num_device_ranks);
       RankContext memory(world);
       TestModel model(memory, grpo::testing::odd_config(), parallel::make_generation_groups(world),
                       size.dtype);
@@ -139,12 +144,15 @@ TEST_F(RolloutTest, EveryRankReceivesTheSameRolloutForEveryNumberOfRanks) {
   for (const DType dtype : {DType::kFloat32, DType::kBfloat16}) {
     RolloutSize size;
     size.dtype = dtype;
-    const auto expected = encode_sequences(roll(1, size, filtered_params())[0].sequences);
+    OneRank<std::vector<std::byte>> one_rank([this, size](int num_device_ranks) {
+      return encode_sequences(roll(1, size, filtered_params(), num_device_ranks)[0].sequences);
+    });
     for (const int num_ranks : {2, 3, 4, 5}) {
       size.max_batch_size = num_ranks == 3 ? 2 : 64;
       const auto received = roll(num_ranks, size, filtered_params());
       for (int rank = 0; rank < num_ranks; ++rank) {
-        EXPECT_EQ(encode_sequences(received[static_cast<size_t>(rank)].sequences), expected)
+        EXPECT_EQ(encode_sequences(received[static_cast<size_t>(rank)].sequences),
+                  one_rank.beside(num_ranks))
             << "rank " << rank << " of " << num_ranks;
       }
     }
