@@ -1,9 +1,11 @@
 #include "rl/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
 
+#include "model/core/config_key_error.h"
 #include "parallel/host_collectives.h"
 #include "rl/exactness_probe.h"
 #include "rl/grpo_algorithm.h"
@@ -194,6 +196,12 @@ void Trainer::Impl::run_warm_start(const std::vector<int32_t>& stops,
   if (resume_from) {
     state = checkpoint->resume(*resume_from);
     num_done = *std::exchange(state.num_warm_start_steps, std::nullopt);
+    if (const int64_t least = std::max<int64_t>(1, num_done); num_steps < least) {
+      throw ConfigKeyError("warm_start.num_steps",
+                           fmt::format("is {}, the checkpoint {} was saved after {} steps of the "
+                                       "warm start; allowed: at least {}",
+                                       num_steps, resume_from->string(), num_done, least));
+    }
     if (run.reports()) {
       run.observer.on_message(
           fmt::format("the warm start goes on after {} of {} steps", num_done, num_steps));

@@ -1,5 +1,7 @@
 // Checkpoints of runs: k + m steps equal k, save, resume, m.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include <fstream>
 #include <functional>
@@ -32,6 +34,16 @@ rl::RunConfig checkpointed_config(const std::filesystem::path& folder, int64_t n
   gate.min = -1;
   config.gates.push_back(gate);
   return config;
+}
+
+template <typename E>
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "no error";
 }
 
 TEST(Resume, SameLayoutGoesOnByteForByte) {
@@ -74,9 +86,34 @@ TEST(Resume, AWarmStartGoesOnByteForByte) {
               fmt::format("the warm start is saved after {} of 10 steps", num_done));
     EXPECT_EQ(rl::read_run_state(step_0).num_warm_start_steps, num_done);
     EXPECT_EQ(rl::read_run_state(step_0).optimizer_steps, num_done);
+    for (const std::string& line : part.warnings) {
+      EXPECT_EQ(line.find("ranks last"), std::string::npos) << line;
+    }
     EXPECT_FALSE(std::filesystem::exists(step_0.string() + ".replaced"));
     resume_from = step_0;
   }
+  for (const int64_t num_steps : {0, 7}) {
+    rl::RunConfig fewer = config_of("parts");
+    fewer.warm_start.num_steps = num_steps;
+    const std::string error = error_of<ConfigError>([&] { run_training(fewer, step_0); });
+    EXPECT_NE(error.find(fmt::format("is {}, the checkpoint {} was saved after 8 steps", num_steps,
+                                     step_0.string())),
+              std::string::npos)
+        << error;
+  }
+  // A save that fails keeps what it was to replace.
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{1000, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_THROW(run_training(config_of("parts"), step_0, std::nullopt, "warm start 10/10"),
+               DataError);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  ::signal(SIGXFSZ, handler);
+  std::filesystem::remove_all(step_0);
+  std::filesystem::rename(step_0.string() + ".replaced", step_0);
+  EXPECT_EQ(rl::read_run_state(step_0).num_warm_start_steps, 8);
   const RecordedRun last =
       run_training(config_of("parts"), step_0, std::nullopt, "warm start 10/10");
   EXPECT_EQ(last.exit_code, ExitCode::kSavedAfterSignal);
@@ -130,16 +167,6 @@ TEST(Resume, AutoTakesTheNewestFinishedCheckpoint) {
   rl::remove_superfluous_checkpoints(scratch / "", rl::CheckpointRanking(keep_one), 10);
   EXPECT_FALSE(std::filesystem::exists(scratch / "step_9"));
   EXPECT_TRUE(std::filesystem::exists(scratch / "step_10"));
-}
-
-template <typename E>
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Resume, AnotherModelOrSeedIsRefused) {
