@@ -1,6 +1,7 @@
 #include "app/run_log.h"
 
 #include "app/host_memory.h"
+#include "app/usable_cores.h"
 #include "rl/memory_report.h"
 
 namespace grpo::app {
@@ -18,8 +19,10 @@ void RunLog::on_warning(const std::string& line) { console_.warning(line); }
 
 void RunLog::on_memory_plan(const rl::MemoryPlan& plan) {
   console_.message(rl::plan_table(plan));
-  const std::string warning = memory_warning(plan);
-  if (!warning.empty()) console_.warning(warning);
+  for (const std::string& warning :
+       {memory_warning(plan), few_cores_warning(plan.device, usable_cores())}) {
+    if (!warning.empty()) console_.warning(warning);
+  }
 }
 
 void RunLog::on_measured_memory(const rl::MemoryPlan& plan, const rl::MeasuredMemory& measured) {

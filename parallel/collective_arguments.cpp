@@ -11,7 +11,7 @@ void check_all_gather(const Tensor& out, const Tensor& in, int size) {
 void check_reduce_scatter(const Tensor& out, const Tensor& in, int size) {
   CHECK(out.dtype() == DType::kFloat32 && in.dtype() == DType::kFloat32 &&
             in.num_elements() == out.num_elements() * size,
-        "reduce_scatter_sum of {} {} over {} ranks into {} {}", dtype_name(in.dtype()),
+        "reduce_scatter_add of {} {} over {} ranks into {} {}", dtype_name(in.dtype()),
         in.shape().to_string(), size, dtype_name(out.dtype()), out.shape().to_string());
 }
 

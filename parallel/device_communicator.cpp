@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/core/device_stream.h"
 #include "model/core/workspace.h"
 #include "model/ops/ordered_sum.h"
 #include "parallel/collective_arguments.h"
@@ -33,7 +34,7 @@ class DeviceCommunicator final : public Communicator {
   int size() const override { return host_->size(); }
 
   void all_gather(const Tensor& out, const Tensor& in, Stream stream) override;
-  void reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream stream) override;
+  void reduce_scatter_add(const Tensor& into, const Tensor& in, Stream stream) override;
   void all_reduce_sum(const Tensor& data, Stream stream) override;
   void broadcast(const Tensor& data, int root, Stream stream) override;
   void exchange(std::span<const PeerMessage> sends, std::span<const PeerMessage> receives,
@@ -57,22 +58,32 @@ class DeviceCommunicator final : public Communicator {
     ++num_collectives_;
     return true;
   }
-  Tensor scratch(DType dtype, int64_t count) {
+  // For work of `stream`, which comes after all earlier work of this communicator. Memory changes
+  // hands in the order of the default stream.
+  Tensor scratch(DType dtype, int64_t count, Stream stream) {
     if (scratch_.is_empty() || scratch_.view().num_elements() < count * size_of(dtype)) {
+      follow(Stream::none(), stream);
       scratch_ = OwnedTensor();  // before the larger one
       scratch_ =
           OwnedTensor(allocator_, "communication/sums", DType::kUint8, {count * size_of(dtype)});
+      follow(stream, Stream::none());
     }
     return Tensor(scratch_.view().raw(), dtype, {count}, allocator_.device());
+  }
+  // What `later` is given from here on comes after what `earlier` was given.
+  void follow(Stream later, Stream earlier) const {
+    DeviceEvent event(allocator_.device());
+    event.record(earlier);
+    event.hold_back(later);
   }
   static int64_t size_of(DType dtype) { return static_cast<int64_t>(dtype_size_bytes(dtype)); }
   void sum(const Tensor& out, std::span<const Tensor> rows, Stream stream) {
     OpContext ctx{allocator_.device(), stream, no_scratch_};
     ops::ordered_sum(out, rows, ctx);
   }
-  // out <- the sum over members of their part of this rank's; `parts` is all of what this rank
-  // holds.
-  void reduce_parts(const Tensor& out, const Tensor& parts, const Borders& borders, bool in_place,
+  // out <- the sum over members of their part of this rank's, after what `out` holds when `adds`;
+  // `parts` is all of what this rank holds.
+  void reduce_parts(const Tensor& out, bool adds, const Tensor& parts, const Borders& borders,
                     const char* operation, Stream stream);
   void all_reduce_small(const Tensor& data, Stream stream);
 
@@ -94,20 +105,16 @@ void DeviceCommunicator::all_gather(const Tensor& out, const Tensor& in, Stream 
   transport_->all_gather(out, in, stream);
 }
 
-void DeviceCommunicator::reduce_parts(const Tensor& out, const Tensor& parts,
-                                      const Borders& borders, bool in_place, const char* operation,
+void DeviceCommunicator::reduce_parts(const Tensor& out, bool adds, const Tensor& parts,
+                                      const Borders& borders, const char* operation,
                                       Stream stream) {
   const auto me = static_cast<size_t>(rank());
   int64_t longest = 0;
   for (size_t p = 0; p + 1 < borders.size(); ++p) {
     longest = std::max(longest, borders[p + 1] - borders[p]);
   }
-  // Where `out` is not this rank's own part, it can hold the first peer's.
-  const int64_t num_received = size() - 1;
-  const int64_t num_staged = in_place ? num_received : num_received - 1;
   const int64_t row_elements = std::min(longest, kMaxPieceElements);
-  const Tensor staging =
-      num_staged == 0 ? Tensor() : scratch(parts.dtype(), num_staged * row_elements);
+  const Tensor staging = scratch(parts.dtype(), (size() - 1) * row_elements, stream);
   for (int64_t begin = 0; begin < longest; begin += kMaxPieceElements) {
     const auto piece = [&](size_t member) {
       const int64_t count =
@@ -118,15 +125,14 @@ void DeviceCommunicator::reduce_parts(const Tensor& out, const Tensor& parts,
     const Tensor sum_of_piece = out.rows(own_count == 0 ? 0 : begin, own_count);
     std::vector<PeerMessage> sends, receives;
     std::vector<Tensor> rows;
+    if (adds) rows.push_back(sum_of_piece);
     int64_t next_staged = 0;
     for (size_t peer = 0; peer < static_cast<size_t>(size()); ++peer) {
       if (peer == me) {
         rows.push_back(piece(me));
         continue;
       }
-      const bool into_out = !in_place && receives.empty();
-      rows.push_back(into_out ? sum_of_piece
-                              : staging.rows(row_elements * next_staged++, own_count));
+      rows.push_back(staging.rows(row_elements * next_staged++, own_count));
       sends.push_back({static_cast<int>(peer), piece(peer)});
       receives.push_back({static_cast<int>(peer), rows.back()});
       sent_bytes_ += static_cast<int64_t>(sends.back().data.size_bytes());
@@ -136,20 +142,20 @@ void DeviceCommunicator::reduce_parts(const Tensor& out, const Tensor& parts,
   }
 }
 
-void DeviceCommunicator::reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream stream) {
-  check_reduce_scatter(out, in, size());
-  if (!begin(in)) return host_->reduce_scatter_sum(out, in, stream);
-  const int64_t count = out.num_elements();
+void DeviceCommunicator::reduce_scatter_add(const Tensor& into, const Tensor& in, Stream stream) {
+  check_reduce_scatter(into, in, size());
+  if (!begin(in)) return host_->reduce_scatter_add(into, in, stream);
+  const int64_t count = into.num_elements();
   if (count == 0) return;
   Borders borders;
   for (int member = 0; member <= size(); ++member) borders.push_back(count * member);
-  reduce_parts(out.reshaped({count}), in.reshaped({in.num_elements()}), borders, false,
-               "reduce_scatter_sum", stream);
+  reduce_parts(into.reshaped({count}), true, in.reshaped({in.num_elements()}), borders,
+               "reduce_scatter_add", stream);
 }
 
 void DeviceCommunicator::all_reduce_small(const Tensor& data, Stream stream) {
   const int64_t count = data.num_elements();
-  const Tensor all = scratch(data.dtype(), count * size());
+  const Tensor all = scratch(data.dtype(), count * size(), stream);
   std::vector<Tensor> rows;
   rows.reserve(static_cast<size_t>(size()));
   for (int member = 0; member < size(); ++member) rows.push_back(all.rows(count * member, count));
@@ -172,7 +178,7 @@ void DeviceCommunicator::all_reduce_sum(const Tensor& data, Stream stream) {
   Borders borders;
   for (int member = 0; member <= size(); ++member) borders.push_back(border(member));
   const Tensor own = flat.rows(border(rank()), border(rank() + 1) - border(rank()));
-  reduce_parts(own, flat, borders, true, "all_reduce_sum", stream);
+  reduce_parts(own, false, flat, borders, "all_reduce_sum", stream);
   std::vector<PeerMessage> sends, receives;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;

@@ -22,7 +22,7 @@ const char* operation_name(Operation operation) {
     case Operation::kAllGather:
       return "all_gather";
     case Operation::kReduceScatter:
-      return "reduce_scatter_sum";
+      return "reduce_scatter_add";
     case Operation::kAllReduce:
       return "all_reduce_sum";
     case Operation::kBroadcast:
@@ -71,7 +71,7 @@ class GroupCommunicator final : public Communicator {
   const CommCounters& counters() const override { return counters_; }
 
   void all_gather(const Tensor& out, const Tensor& in, Stream) override;
-  void reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream) override;
+  void reduce_scatter_add(const Tensor& into, const Tensor& in, Stream) override;
   void all_reduce_sum(const Tensor& data, Stream) override;
   void broadcast(const Tensor& data, int root, Stream) override;
   void exchange(std::span<const PeerMessage> sends, std::span<const PeerMessage> receives,
@@ -108,10 +108,11 @@ class GroupCommunicator final : public Communicator {
         std::max(scratch_.size(), static_cast<size_t>(count) * sizeof(T) / sizeof(uint64_t) + 1));
     return reinterpret_cast<T*>(scratch_.data());
   }
-  // out [count] <- the sum over members of their `inputs`: inputs(p) is what this rank holds for
-  // member p, and inputs(rank) what it holds for itself; out_size(p) elements go to member p.
+  // out [counts(rank)] <- the sum over members of their `inputs`, after what `out` holds when
+  // `adds`: inputs(p) is what this rank holds for member p, and inputs(rank) what it holds for
+  // itself; counts(p) elements go to member p.
   template <typename T, typename Inputs, typename Counts>
-  void reduce_pieces(T* out, Inputs inputs, Counts counts);
+  void reduce_pieces(T* out, bool adds, Inputs inputs, Counts counts);
   template <typename T>
   void all_reduce(T* data, int64_t count);
   template <typename T>
@@ -186,12 +187,16 @@ void GroupCommunicator::all_gather(const Tensor& out, const Tensor& in, Stream) 
 }
 
 template <typename T, typename Inputs, typename Counts>
-void GroupCommunicator::reduce_pieces(T* out, Inputs inputs, Counts counts) {
+void GroupCommunicator::reduce_pieces(T* out, bool adds, Inputs inputs, Counts counts) {
   int64_t longest = 0;
   for (int member = 0; member < size(); ++member) longest = std::max(longest, counts(member));
   T* received = scratch<T>(std::min(longest, kMaxPieceElements) * size());
   std::vector<Piece> sends, receives;
-  std::vector<const T*> rows(static_cast<size_t>(size()));
+  const int first_row = adds ? 1 : 0;
+  std::vector<const T*> rows(static_cast<size_t>(size() + first_row));
+  const auto row_of = [&](int member) -> const T*& {
+    return rows[static_cast<size_t>(member + first_row)];
+  };
   for (int64_t begin = 0; begin < longest; begin += kMaxPieceElements) {
     const auto piece_count = [&](int member) {
       return std::clamp<int64_t>(counts(member) - begin, 0, kMaxPieceElements);
@@ -201,10 +206,11 @@ void GroupCommunicator::reduce_pieces(T* out, Inputs inputs, Counts counts) {
     const int64_t own_count = piece_count(rank_);
     sends.clear();
     receives.clear();
-    rows[static_cast<size_t>(rank_)] = inputs(rank_) + begin;
+    if (adds) rows[0] = out + begin;
+    row_of(rank_) = inputs(rank_) + begin;
     for_each_peer([&](int peer) {
       T* row = received + peer * own_count;
-      rows[static_cast<size_t>(peer)] = row;
+      row_of(peer) = row;
       sends.push_back({peer, inputs(peer) + begin, bytes(piece_count(peer)), index});
       receives.push_back({peer, row, bytes(own_count), index});
     });
@@ -213,14 +219,14 @@ void GroupCommunicator::reduce_pieces(T* out, Inputs inputs, Counts counts) {
   }
 }
 
-void GroupCommunicator::reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream) {
-  check_reduce_scatter(out, in, size());
+void GroupCommunicator::reduce_scatter_add(const Tensor& into, const Tensor& in, Stream) {
+  check_reduce_scatter(into, in, size());
   begin(Operation::kReduceScatter);
-  const int64_t count = out.num_elements();
+  const int64_t count = into.num_elements();
   if (count == 0) return;
   auto* parts = in.data<float>();
   reduce_pieces(
-      out.data<float>(), [&](int member) { return parts + member * count; },
+      into.data<float>(), true, [&](int member) { return parts + member * count; },
       [&](int) { return count; });
 }
 
@@ -246,7 +252,7 @@ void GroupCommunicator::all_reduce(T* data, int64_t count) {
   if (count <= kSmallAllReduceElements) return all_reduce_small(data, count);
   const auto border = [&](int member) { return count * member / size(); };
   reduce_pieces(
-      data + border(rank_), [&](int member) { return data + border(member); },
+      data + border(rank_), false, [&](int member) { return data + border(member); },
       [&](int member) { return border(member + 1) - border(member); });
   std::vector<size_t> borders;
   for (int member = 0; member <= size(); ++member) {

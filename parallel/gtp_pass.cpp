@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/ops/ordered_sum.h"
 #include "model/ops/reduce.h"
 
 namespace grpo::parallel {
@@ -27,9 +28,16 @@ GtpPass::GtpPass(ShardedParameterStore& store, const UseSchedule& schedule)
       num_ahead_(store.device().kind == DeviceKind::kCuda ? kGathersAhead : 0),
       work_(store.device()) {
   CHECK(!store_.pass_active_, "store '{}' already runs a pass", store_.name());
+  bool trains_replicated = false;
   for (const ParameterUse& use : schedule_.uses()) {
     CHECK(use.parameter >= 0 && static_cast<size_t>(use.parameter) < store_.specs_.size());
-    if (use.contributes_gradient) ++contributions_[static_cast<size_t>(use.parameter)];
+    if (!use.contributes_gradient) continue;
+    ++contributions_[static_cast<size_t>(use.parameter)];
+    trains_replicated = trains_replicated || is_replicated(use.parameter);
+  }
+  if (trains_replicated) {
+    replicated_ = store_.buffers_.take(store_.replicated_.gradients.view().size_bytes());
+    fill_zero(replicated_gradients());
   }
   store_.pass_active_ = true;
 }
@@ -74,6 +82,15 @@ Tensor GtpPass::visible(ParameterId parameter, void* data, DType dtype) const {
   const Device device = store_.buffers_.allocator().device();
   return spec.is_vector() ? Tensor(data, dtype, {layout.tp_rows}, device)
                           : Tensor(data, dtype, {layout.tp_rows, layout.cols}, device);
+}
+
+bool GtpPass::is_replicated(ParameterId parameter) const {
+  return store_.entries_[static_cast<size_t>(parameter)].arena == &store_.replicated_;
+}
+
+Tensor GtpPass::replicated_gradients() const {
+  return Tensor(replicated_.data(), DType::kFloat32,
+                {store_.replicated_.gradients.view().num_elements()}, replicated_.device());
 }
 
 bool GtpPass::is_gathered(ParameterId parameter) const {
@@ -144,8 +161,9 @@ GradientView GtpPass::begin_grad(ParameterId parameter) {
         "begin_grad({}) at use {}", store_.specs_[static_cast<size_t>(parameter)].name, cursor_);
   grad_open_ = true;
   const auto& entry = store_.entries_[static_cast<size_t>(parameter)];
-  if (!entry.is_gathered) {
-    return {visible(parameter, store_.gradient_shard(parameter).raw(), DType::kFloat32), true};
+  if (is_replicated(parameter)) {
+    const Tensor own = replicated_gradients().rows(entry.offset, entry.layout.num_elements());
+    return {visible(parameter, own.raw(), DType::kFloat32), true};
   }
   PendingGradient& pending = pending_[parameter];
   if (pending.num_contributions == 0) {
@@ -176,20 +194,21 @@ void GtpPass::reduce_scatter(ParameterId parameter, Buffer buffer) {
   const Tensor full(buffer.data(), DType::kFloat32, {layout.padded_rows, layout.cols}, device);
   // The tail belongs to no logical row: whatever the buffer held must not reach a shard.
   fill_zero(full.rows(layout.tp_rows, layout.padded_rows - layout.tp_rows));
-  const int64_t shard_elements = layout.num_elements();
   settle_scatters(kScattersBehind - 1);
-  Buffer sum_buffer = store_.buffers_.take(static_cast<size_t>(shard_elements) * sizeof(float));
-  const Tensor sum(sum_buffer.data(), DType::kFloat32, {shard_elements}, device);
   const Stream stream = store_.communication_.get();
+  const Tensor shard = store_.gradient_shard(parameter);
   follow_work();
-  store_.groups_.gtp_remat.communicator().reduce_scatter_sum(
-      sum, full.reshaped({full.num_elements()}), stream);
-  ++store_.counters_.reduce_scatters;
-  store_.counters_.reduce_scattered_bytes += static_cast<int64_t>(full.size_bytes());
-  Workspace no_scratch(store_.buffers_.allocator());
-  OpContext ctx{device, stream, no_scratch};
-  ops::add_into(store_.gradient_shard(parameter), sum, ctx);
-  scatters_.push_back({std::move(buffer), std::move(sum_buffer), DeviceEvent(device)});
+  if (is_gathered(parameter)) {
+    store_.groups_.gtp_remat.communicator().reduce_scatter_add(
+        shard.reshaped({shard.num_elements()}), full.reshaped({full.num_elements()}), stream);
+    ++store_.counters_.reduce_scatters;
+    store_.counters_.reduce_scattered_bytes += static_cast<int64_t>(full.size_bytes());
+  } else {
+    Workspace no_scratch(store_.buffers_.allocator());
+    OpContext ctx{device, stream, no_scratch};
+    ops::add_into(shard, full, ctx);
+  }
+  scatters_.push_back({std::move(buffer), DeviceEvent(device)});
   scatters_.back().done.record(stream);
   if (device.kind == DeviceKind::kCpu) settle_scatters(0);
 }
@@ -198,9 +217,30 @@ void GtpPass::settle_scatters(size_t count) {
   for (; scatters_.size() > count; scatters_.pop_front()) {
     PendingScatter& oldest = scatters_.front();
     oldest.done.hold_back(kWork);
-    store_.buffers_.give_back(std::move(oldest.sum));
     store_.buffers_.give_back(std::move(oldest.gradient));
   }
+}
+
+void GtpPass::add_replicated_gradients() {
+  if (replicated_.data() == nullptr) return;
+  const Tensor own = replicated_gradients();
+  const AxisGroup& gtp = store_.groups_.gtp_remat;
+  std::vector<Tensor> sum{store_.replicated_.gradients};
+  Buffer everyones;
+  if (gtp.size() > 1) {
+    everyones = store_.buffers_.take(own.size_bytes() * static_cast<size_t>(gtp.size()));
+    const int64_t count = own.num_elements();
+    const Tensor all(everyones.data(), DType::kFloat32, {count * gtp.size()}, own.device());
+    gtp.communicator().all_gather(all, own, kWork);
+    for (int peer = 0; peer < gtp.size(); ++peer) sum.push_back(all.rows(count * peer, count));
+  } else {
+    sum.push_back(own);
+  }
+  Workspace no_scratch(store_.buffers_.allocator());
+  OpContext ctx{own.device(), kWork, no_scratch};
+  ops::ordered_sum(store_.replicated_.gradients, sum, ctx);
+  if (everyones.data() != nullptr) store_.buffers_.give_back(std::move(everyones));
+  store_.buffers_.give_back(std::move(replicated_));
 }
 
 void GtpPass::finish() {
@@ -212,6 +252,7 @@ void GtpPass::finish() {
   settle_scatters(0);
   CHECK(pending_.empty(), "{} gradients of '{}' wait for contributions", pending_.size(),
         store_.name());
+  add_replicated_gradients();
 }
 
 }  // namespace grpo::parallel

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <thread>
@@ -51,6 +52,8 @@ struct Nccl {
 struct LoadedNccl {
   Nccl functions{};
   int version = 0;
+  std::string algorithm;
+  std::string protocol;
   std::string problem;  // empty when the functions can be used
 };
 
@@ -58,8 +61,17 @@ std::string version_name(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
+// Of a variable that NCCL reads when it makes its first communicator; the environment's own value
+// stays.
+std::string pin(const char* name, const char* value) {
+  setenv(name, value, /*overwrite=*/0);
+  return std::getenv(name);
+}
+
 LoadedNccl load_nccl() {
   LoadedNccl loaded;
+  loaded.algorithm = pin("NCCL_ALGO", "Ring");
+  loaded.protocol = pin("NCCL_PROTO", "Simple");
   void* const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const reason = dlerror();
@@ -129,7 +141,9 @@ class NcclLink final : public DeviceLink, public std::enable_shared_from_this<Nc
                                               const std::string& name) override;
   void abort() noexcept override;
   std::string description() const override {
-    return fmt::format("NCCL {}", version_name(nccl().version));
+    const LoadedNccl& loaded = nccl();
+    return fmt::format("NCCL {} (algorithm {}, protocol {})", version_name(loaded.version),
+                       loaded.algorithm, loaded.protocol);
   }
 
   // Queues `call()` on the stream as one group of NCCL calls.

@@ -26,8 +26,8 @@ class RehearsalCommunicator final : public Communicator {
       copy_tensor(flat.rows(member * in.num_elements(), in.num_elements()), in);
     }
   }
-  void reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream) override {
-    check_reduce_scatter(out, in, size_);
+  void reduce_scatter_add(const Tensor& into, const Tensor& in, Stream) override {
+    check_reduce_scatter(into, in, size_);
   }
   void all_reduce_sum(const Tensor& data, Stream) override { check_all_reduce(data); }
   void broadcast(const Tensor&, int root, Stream) override { check_broadcast(root, size_); }

@@ -132,13 +132,10 @@ void ShardedParameterStore::zero_gradients() {
 
 void ShardedParameterStore::reduce_gradients() {
   CHECK(!pass_active_, "reduce_gradients during a pass");
-  // Every gtp peer saw other data: the replicated parameters' gradients are partial sums.
-  if (groups_.gtp_remat.size() > 1) {
-    groups_.gtp_remat.communicator().all_reduce_sum(replicated_.gradients, Stream::none());
-  }
   if (groups_.dp.size() == 1) return;
   for (Arena* arena : {&sharded_, &replicated_}) {
-    groups_.dp.communicator().reduce_scatter_sum(arena->owned_gradients, arena->gradients,
+    fill_zero(arena->owned_gradients);
+    groups_.dp.communicator().reduce_scatter_add(arena->owned_gradients, arena->gradients,
                                                  Stream::none());
   }
 }

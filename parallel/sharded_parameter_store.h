@@ -92,7 +92,7 @@ class ShardedParameterStore : public ParameterStore {
   void drop_idle_buffers() { buffers_.drop_idle(); }
 
   void zero_gradients();
-  // After the last pass of a step: sums replicated gradients over gtp_remat and everything over dp.
+  // After the last pass of a step: sums gradients over dp; over gtp_remat passes did.
   void reduce_gradients();
   const std::vector<OwnedSpan>& owned_spans() const { return owned_spans_; }
   int64_t num_owned_elements() const;

@@ -1,3 +1,5 @@
+#include "model/core/workspace.h"
+#include "model/ops/reduce.h"
 #include "parallel/collective_arguments.h"
 #include "parallel/world.h"
 
@@ -18,10 +20,13 @@ class SoloCommunicator final : public Communicator {
     copy_tensor(out, in, stream);
   }
 
-  void reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream stream) override {
-    check_reduce_scatter(out, in, 1);
+  void reduce_scatter_add(const Tensor& into, const Tensor& in, Stream stream) override {
+    check_reduce_scatter(into, in, 1);
     ++counters_.num_collectives;
-    copy_tensor(out, in, stream);
+    Allocator allocator(into.device());
+    Workspace no_scratch(allocator);
+    OpContext ctx{into.device(), stream, no_scratch};
+    ops::add_into(into, in, ctx);
   }
 
   void all_reduce_sum(const Tensor& data, Stream) override {

@@ -10,6 +10,7 @@
 #include "rl/optimizer.h"
 #include "rl/policy_models.h"
 #include "rl/rank_needs.h"
+#include "rl/work_division.h"
 
 namespace grpo::rl {
 
@@ -67,15 +68,17 @@ int64_t num_validation_prompts(const RunConfig& config, const DataLengths& data)
                   grpo.val_batch_size);
 }
 
-// The fullest micro-batch that a rank can meet: `num_sequences` dealt over `num_ranks`. Sequences
-// of the longest kind and a rest fill the token limit; the predicted tokens are as many as any mix
-// of prompts allows.
-model::PackedBatch fullest_batch(const SequenceBounds& bounds, int64_t num_sequences, int num_ranks,
-                                 int64_t max_tokens, bool has_cuts, Allocator& allocator) {
-  const int64_t share = (num_sequences + num_ranks - 1) / num_ranks;
-  const int64_t tokens = std::min(max_tokens, share * bounds.longest);
+// The fullest micro-batch that a rank can meet. Sequences of the longest kind and a rest fill the
+// token limit, or what dealing the longest first to the emptiest micro-batch can put together; the
+// predicted tokens are as many as any mix of prompts allows.
+model::PackedBatch fullest_batch(const SequenceBounds& bounds, int64_t num_sequences,
+                                 const DataRanks& ranks, const MicroBatchRule& rule, bool has_cuts,
+                                 Allocator& allocator) {
+  const int64_t num_batches = least_micro_batches(ranks, rule);
+  const int64_t share = (num_sequences + num_batches - 1) / num_batches;
+  const int64_t tokens = std::min(rule.max_tokens, share * bounds.longest);
   int64_t predicted =
-      std::min(share * bounds.most_predicted,
+      std::min(num_sequences * bounds.most_predicted,
                tokens * bounds.most_predicted / (bounds.shortest_prompt + bounds.most_predicted));
   std::vector<model::PackedSequence> sequences;
   const std::vector<int32_t> ids(static_cast<size_t>(bounds.longest), 0);
@@ -181,7 +184,10 @@ class Rehearsal {
   bool has_one_update() const {
     return sequences_per_step() == config_.policy.train_global_batch_size;
   }
-  int num_data_ranks() const { return models_->groups().data.size(); }
+  DataRanks data_ranks() const {
+    const parallel::ProcessGroups& groups = models_->groups();
+    return {.gtp_remat = groups.gtp_remat.size(), .dp = groups.dp.size()};
+  }
 
   void grpo_step() {
     enter("refit");
@@ -226,8 +232,8 @@ class Rehearsal {
   void train(Optimizer& optimizer, const SequenceBounds& bounds, int64_t num_sequences,
              bool is_token_local, bool with_cuts) {
     const model::PackedBatch batch =
-        fullest_batch(bounds, num_sequences, num_data_ranks(),
-                      config_.policy.sequence_packing.train_mb_tokens, with_cuts, allocator_);
+        fullest_batch(bounds, num_sequences, data_ranks(),
+                      config_.policy.sequence_packing.training(), with_cuts, allocator_);
     RehearsedLoss loss(is_token_local);
     model::CutCheck cut_check{.filter = filter()};
     const bool checks = !config_.is_sft() && has_one_update();
@@ -270,7 +276,8 @@ class Rehearsal {
              const SequenceBounds& bounds, int64_t num_sequences) {
     const Workspace::Scope scope(workspace_);
     const model::PackedBatch batch = fullest_batch(
-        bounds, num_sequences, num_data_ranks(), config_.policy.sequence_packing.logprob_mb_tokens,
+        bounds, num_sequences, data_ranks(),
+        {.max_tokens = config_.policy.sequence_packing.logprob_mb_tokens, .multiple = 1},
         !config_.is_sft() && has_cuts(), allocator_);
     const ops::TokenLogprobs out{
         .processed = workspace_.take(DType::kFloat32, {batch.num_predicted()}),

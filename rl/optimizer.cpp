@@ -11,6 +11,13 @@
 
 namespace grpo::rl {
 
+namespace {
+
+// NaN and infinity stay.
+float larger_or_not_finite(float a, float b) { return !std::isfinite(a) || b < a ? a : b; }
+
+}  // namespace
+
 Optimizer::Optimizer(const OptimizerConfig& config, parallel::ShardedParameterStore& store,
                      Allocator& allocator)
     : config_(config), store_(store) {
@@ -45,36 +52,43 @@ std::vector<parallel::StateArray> Optimizer::state_arrays() const {
 }
 
 double Optimizer::gradient_norm(OpContext& ctx) const {
-  double own = 0;
-  const std::vector<double> sums =
-      sums_of_squares([](const auto& span) { return span.gradient; }, ctx);
-  for (size_t i = 0; i < sums.size(); ++i) {
-    if (store_.owned_spans()[i].counts_in_norm) own += sums[i];
+  Communicator& world = store_.groups().world.communicator();
+  const SpanValues gradient_of = [](const auto& span) { return span.gradient; };
+  float own_largest = 0;
+  for (const float largest : largest_magnitudes(gradient_of, ctx)) {
+    own_largest = larger_or_not_finite(own_largest, largest);
   }
-  double total = 0;
-  for (const double part : parallel::all_gather_double(store_.groups().world.communicator(), own)) {
-    total += part;
+  float largest = 0;
+  for (const std::vector<float>& of_rank :
+       parallel::all_gather_vector(world, std::vector<float>{own_largest})) {
+    largest = larger_or_not_finite(largest, of_rank[0]);
   }
-  if (!std::isfinite(total)) {
-    throw_if_any(first_not_finite([](const auto& span) { return span.gradient; }, ctx),
-                 "the gradient");
-    throw NonFiniteError("the global gradient norm overflows, though every gradient is finite");
+  if (!std::isfinite(largest)) throw_if_any(first_not_finite(gradient_of, ctx), "the gradient");
+  std::vector<Tensor> counted;
+  for (const parallel::OwnedSpan& span : store_.owned_spans()) {
+    if (span.counts_in_norm) counted.push_back(span.gradient);
   }
-  return std::sqrt(total);
+  const ops::SquareGrid grid(largest);
+  ops::FixedPoint sum = 0;
+  for (const auto& of_rank : parallel::all_gather_vector(
+           world, std::vector<ops::FixedPoint>{ops::square_sum(counted, grid, ctx)})) {
+    sum += of_rank[0];
+  }
+  return std::sqrt(grid.value(sum));
 }
 
-std::vector<double> Optimizer::sums_of_squares(const SpanValues& values, OpContext& ctx) const {
+std::vector<float> Optimizer::largest_magnitudes(const SpanValues& values, OpContext& ctx) const {
   std::vector<Tensor> arrays;
   for (const parallel::OwnedSpan& span : store_.owned_spans()) arrays.push_back(values(span));
-  std::vector<double> sums(arrays.size());
-  ops::sums_of_squares(sums, arrays, ctx);
-  return sums;
+  std::vector<float> largest(arrays.size());
+  ops::largest_magnitudes(largest, arrays, ctx);
+  return largest;
 }
 
 std::string Optimizer::first_not_finite(const SpanValues& values, OpContext& ctx) const {
-  const std::vector<double> sums = sums_of_squares(values, ctx);
-  for (size_t i = 0; i < sums.size(); ++i) {
-    if (std::isfinite(sums[i])) continue;
+  const std::vector<float> largest = largest_magnitudes(values, ctx);
+  for (size_t i = 0; i < largest.size(); ++i) {
+    if (std::isfinite(largest[i])) continue;
     const parallel::OwnedSpan& span = store_.owned_spans()[i];
     const ParameterSpec& spec = store_.specs()[static_cast<size_t>(span.parameter)];
     return spec.parts[static_cast<size_t>(span.part)].name;

@@ -23,8 +23,8 @@ class Optimizer {
             Allocator& allocator);
 
   // Global norm over all logical elements, each counted once, after reduce_gradients(). Collective;
-  // the same value on every rank. Throws NonFiniteError naming the first tensor and rank whose
-  // gradient is not finite.
+  // the same value on every rank, and of the same gradients under every layout. Throws
+  // NonFiniteError naming the first tensor and rank whose gradient is not finite.
   double gradient_norm(OpContext& ctx) const;
 
   // One update of every owned element, then all replicas receive the weights. Collective. Gradients
@@ -44,7 +44,7 @@ class Optimizer {
   Tensor state(const OwnedTensor& all, const parallel::OwnedSpan& span) const;
   using SpanValues = std::function<Tensor(const parallel::OwnedSpan&)>;
   // One an owned span.
-  std::vector<double> sums_of_squares(const SpanValues& values, OpContext& ctx) const;
+  std::vector<float> largest_magnitudes(const SpanValues& values, OpContext& ctx) const;
   // Logical name of the first owned span whose values are not all finite; "" when all are.
   std::string first_not_finite(const SpanValues& values, OpContext& ctx) const;
   // Collective: NonFiniteError on every rank when any rank names a tensor.

@@ -4,7 +4,6 @@
 
 #include "parallel/host_collectives.h"
 #include "rl/sequence_scorer.h"
-#include "rl/work_division.h"
 
 namespace grpo::rl {
 
@@ -93,7 +92,9 @@ UpdateResult update_policy(const LossConfig& loss, model::Transformer& policy,
   lengths.reserve(sequences.size());
   for (const RolloutSequence& sequence : sequences) lengths.push_back(sequence.length());
   const parallel::AxisGroup& data = store.groups().data;
-  const auto dealt = deal_micro_batches(lengths, data.size(), options.max_tokens);
+  const auto dealt = deal_micro_batches(
+      lengths, {.gtp_remat = store.groups().gtp_remat.size(), .dp = store.groups().dp.size()},
+      options.micro_batches);
   store.zero_gradients();
   const OwnResults own =
       train_own(loss, result.counts, policy, dealt[static_cast<size_t>(data.rank())], sequences,

@@ -11,12 +11,13 @@
 #include "rl/optimizer.h"
 #include "rl/policy_loss.h"
 #include "rl/rollout.h"
+#include "rl/work_division.h"
 
 namespace grpo::rl {
 
 struct UpdateOptions {
   float inv_temperature;
-  int64_t max_tokens;  // of a micro-batch
+  MicroBatchRule micro_batches;
   double learning_rate;
   double max_grad_norm;
   model::CutCheck* cut_check;  // null: not checked

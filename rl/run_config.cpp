@@ -14,6 +14,7 @@ namespace grpo::rl {
 namespace {
 
 constexpr double kMaxLearningRate = 1e3;
+constexpr int64_t kMaxMicroBatchMultiple = 4096;
 
 }  // namespace
 
@@ -122,6 +123,10 @@ void OptimizerConfig::visit(ConfigVisitor& visitor) {
 
 void SequencePackingConfig::visit(ConfigVisitor& visitor) {
   visitor.field("train_mb_tokens", train_mb_tokens, "tokens in a training micro-batch, at most");
+  visitor.field(
+      "train_mb_multiple", train_mb_multiple,
+      "a replica's training micro-batches are a multiple of this: gradients have the same "
+      "bits at every gtp_remat up to it");
   visitor.field("logprob_mb_tokens", logprob_mb_tokens, "tokens in a scoring micro-batch, at most");
   visitor.field("logprob_chunk_tokens", logprob_chunk_tokens,
                 "rows of logits that exist at once in the LM head");
@@ -129,6 +134,8 @@ void SequencePackingConfig::visit(ConfigVisitor& visitor) {
 
 void SequencePackingConfig::validate(const ConfigVisitor& visitor) const {
   require_range<int64_t>(visitor, "train_mb_tokens", train_mb_tokens, 1, kMaxTokens);
+  require_range<int64_t>(visitor, "train_mb_multiple", train_mb_multiple, 1,
+                         kMaxMicroBatchMultiple);
   require_range<int64_t>(visitor, "logprob_mb_tokens", logprob_mb_tokens, 1, kMaxTokens);
   require_range<int64_t>(visitor, "logprob_chunk_tokens", logprob_chunk_tokens, 1, kMaxTokens);
 }

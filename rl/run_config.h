@@ -21,6 +21,7 @@
 #include "rl/reward.h"
 #include "rl/sft_config.h"
 #include "rl/validation_config.h"
+#include "rl/work_division.h"
 
 namespace grpo::rl {
 
@@ -77,9 +78,13 @@ struct OptimizerConfig {
 
 struct SequencePackingConfig {
   int64_t train_mb_tokens = 4096;
+  int64_t train_mb_multiple = 2;
   int64_t logprob_mb_tokens = 4096;
   int64_t logprob_chunk_tokens = 1024;
 
+  MicroBatchRule training() const {
+    return {.max_tokens = train_mb_tokens, .multiple = train_mb_multiple};
+  }
   void visit(ConfigVisitor& visitor);
   void validate(const ConfigVisitor& visitor) const;
 };

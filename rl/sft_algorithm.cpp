@@ -47,7 +47,7 @@ void SftAlgorithm::train(int64_t step, RunState& state, MetricSet& metrics) {
     const Stopwatch training(record.training_seconds);
     record.result = update_supervised(parts_.models.policy(), parts_.models.policy_store(),
                                       parts_.optimizer, record.examples,
-                                      {.max_tokens = policy.sequence_packing.train_mb_tokens,
+                                      {.micro_batches = policy.sequence_packing.training(),
                                        .learning_rate = record.learning_rate,
                                        .max_grad_norm = policy.max_grad_norm},
                                       run_.ctx);

@@ -7,7 +7,6 @@
 #include "model/core/host_transfer.h"
 #include "parallel/host_collectives.h"
 #include "rl/policy_loss.h"
-#include "rl/work_division.h"
 
 namespace grpo::rl {
 
@@ -29,13 +28,16 @@ model::PackedBatch pack_examples(const std::vector<SupervisedExample>& examples,
 
 // Runs `pass` on this rank's micro-batches, which returns the log-probabilities of their learnt
 // tokens, and adds those of all ranks by example.
-double sum_nll(const parallel::AxisGroup& data, const std::vector<SupervisedExample>& examples,
-               int64_t max_tokens, OpContext& ctx,
+double sum_nll(const parallel::ProcessGroups& groups,
+               const std::vector<SupervisedExample>& examples, const MicroBatchRule& rule,
+               OpContext& ctx,
                const std::function<std::vector<float>(const model::PackedBatch&)>& pass) {
   std::vector<int64_t> lengths;
   lengths.reserve(examples.size());
   for (const SupervisedExample& example : examples) lengths.push_back(example.num_tokens());
-  const auto dealt = deal_micro_batches(lengths, data.size(), max_tokens);
+  const parallel::AxisGroup& data = groups.data;
+  const auto dealt = deal_micro_batches(
+      lengths, {.gtp_remat = groups.gtp_remat.size(), .dp = groups.dp.size()}, rule);
   std::vector<int64_t> own_indices;
   std::vector<double> own_sums;
   for (const MicroBatch& micro_batch : dealt[static_cast<size_t>(data.rank())]) {
@@ -73,7 +75,7 @@ SupervisedResult update_supervised(model::Transformer& policy,
   const double targets = num_targets(examples);
   store.zero_gradients();
   const double sum =
-      sum_nll(store.groups().data, examples, options.max_tokens, ctx, [&](const auto& batch) {
+      sum_nll(store.groups(), examples, options.micro_batches, ctx, [&](const auto& batch) {
         NllLoss nll(targets);
         policy.train(batch, 1.0f, nll, nullptr, ctx);
         return nll.logprobs();
@@ -89,7 +91,8 @@ SupervisedResult update_supervised(model::Transformer& policy,
 double supervised_nll(model::Transformer& policy, const parallel::ProcessGroups& groups,
                       const std::vector<SupervisedExample>& examples, int64_t max_tokens,
                       OpContext& ctx) {
-  return sum_nll(groups.data, examples, max_tokens, ctx, [&](const model::PackedBatch& batch) {
+  const MicroBatchRule rule{.max_tokens = max_tokens, .multiple = 1};
+  return sum_nll(groups, examples, rule, ctx, [&](const model::PackedBatch& batch) {
     const Workspace::Scope scope(ctx.workspace);
     const int64_t rows = batch.num_predicted();
     const Tensor both = ctx.workspace.take(DType::kFloat32, {2 * rows});

@@ -9,11 +9,12 @@
 #include "parallel/sharded_parameter_store.h"
 #include "rl/optimizer.h"
 #include "rl/supervised_example.h"
+#include "rl/work_division.h"
 
 namespace grpo::rl {
 
 struct SupervisedOptions {
-  int64_t max_tokens;  // of a micro-batch
+  MicroBatchRule micro_batches;
   double learning_rate;
   double max_grad_norm;  // 0 does not clip
 };

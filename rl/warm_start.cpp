@@ -19,7 +19,7 @@ int64_t warm_start(const RunConfig& config, const WarmStartParts& parts, int64_t
                         config.grpo.seed, parts.end_token);
     const double loss =
         update_supervised(parts.policy, parts.store, parts.optimizer, examples,
-                          {.max_tokens = config.policy.sequence_packing.train_mb_tokens,
+                          {.micro_batches = config.policy.sequence_packing.training(),
                            .learning_rate = warm.lr,
                            .max_grad_norm = config.policy.max_grad_norm},
                           ctx)

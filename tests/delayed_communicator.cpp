@@ -34,9 +34,9 @@ class DelayedCommunicator final : public Communicator {
     make_busy(stream);
     communicator_->all_gather(out, in, stream);
   }
-  void reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream stream) override {
+  void reduce_scatter_add(const Tensor& into, const Tensor& in, Stream stream) override {
     make_busy(stream);
-    communicator_->reduce_scatter_sum(out, in, stream);
+    communicator_->reduce_scatter_add(into, in, stream);
   }
   void all_reduce_sum(const Tensor& data, Stream stream) override {
     make_busy(stream);

@@ -196,7 +196,8 @@ PolicyOutcome train_on_rank(const PolicyCase& policy_case, const Layout& layout,
   std::vector<int64_t> lengths;
   for (const auto& sequence : policy_case.sequences) lengths.push_back(sequence.length());
   const auto passes = static_cast<int64_t>(
-      rl::deal_micro_batches(lengths, layout.num_ranks(), policy_case.options.max_tokens)[0]
+      rl::deal_micro_batches(lengths, {.gtp_remat = layout.gtp_remat, .dp = layout.dp},
+                             policy_case.options.micro_batches)[0]
           .size());
   const UseSchedule& schedule = model.transformer.train_schedule(policy_case.loss.is_token_local());
   expect_counters(outcome.counters,

@@ -75,7 +75,7 @@ struct PolicyCase {
   rl::LossConfig loss = actor_loss();
   rl::OptimizerConfig optimizer = plain_sgd();
   rl::UpdateOptions options{.inv_temperature = 1.0f,
-                            .max_tokens = 64,
+                            .micro_batches = {.max_tokens = 64, .multiple = 4},
                             .learning_rate = 1.0,
                             .max_grad_norm = 0.0,
                             .cut_check = nullptr};

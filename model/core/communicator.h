@@ -37,8 +37,10 @@ class Communicator {
   // out [size * n] <- every member's in [n], in rank order; any dtype. `in` may be its own slot of
   // `out`.
   virtual void all_gather(const Tensor& out, const Tensor& in, Stream stream) = 0;
-  // out [n] <- sum over members of their in[rank * n ...]; float32. out and in do not overlap.
-  virtual void reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream stream) = 0;
+  // into [n] += the members' in[rank * n ...], one member after the other; float32. So n
+  // collectives over one member each and one over n members give the same bits. into and in do not
+  // overlap.
+  virtual void reduce_scatter_add(const Tensor& into, const Tensor& in, Stream stream) = 0;
   // data [n] <- sum over members; float32 or int64 (wraps modulo 2^64).
   virtual void all_reduce_sum(const Tensor& data, Stream stream) = 0;
   // data [n] <- the root's data; any dtype.

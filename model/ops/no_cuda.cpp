@@ -80,8 +80,12 @@ void embedding_backward_cuda(const Tensor&, const Tensor&, const Tensor&, bool, 
   throw_no_cuda("embedding_backward");
 }
 
-void sums_of_squares_cuda(std::span<double>, std::span<const Tensor>, OpContext&) {
-  throw_no_cuda("sums_of_squares");
+void largest_magnitudes_cuda(std::span<float>, std::span<const Tensor>, OpContext&) {
+  throw_no_cuda("largest_magnitudes");
+}
+
+FixedPoint square_sum_cuda(std::span<const Tensor>, const SquareGrid&, OpContext&) {
+  throw_no_cuda("square_sum");
 }
 
 void convert_cuda(const Tensor&, const Tensor&, OpContext&) { throw_no_cuda("convert"); }

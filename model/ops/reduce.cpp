@@ -7,23 +7,30 @@
 
 namespace grpo::ops {
 
-double sum_of_squares(const Tensor& x, OpContext& ctx) {
-  double total = 0.0;
-  sums_of_squares({&total, 1}, {&x, 1}, ctx);
-  return total;
-}
-
-void sums_of_squares(std::span<double> sums, std::span<const Tensor> xs, OpContext& ctx) {
-  const OperandChecks checks("sums_of_squares", ctx);
-  CHECK(sums.size() == xs.size(), "sums_of_squares: {} arrays, room for {}", xs.size(),
-        sums.size());
+void largest_magnitudes(std::span<float> largest, std::span<const Tensor> xs, OpContext& ctx) {
+  const OperandChecks checks("largest_magnitudes", ctx);
+  CHECK(largest.size() == xs.size(), "largest_magnitudes: {} arrays, room for {}", xs.size(),
+        largest.size());
   for (const Tensor& x : xs) checks.expect("x", x, DType::kFloat32, x.shape());
   dispatch_device(
       ctx,
       [&] {
-        for (size_t i = 0; i < xs.size(); ++i) sums[i] = sum_of_squares_cpu(xs[i]);
+        for (size_t i = 0; i < xs.size(); ++i) largest[i] = largest_magnitude_cpu(xs[i]);
       },
-      [&] { sums_of_squares_cuda(sums, xs, ctx); });
+      [&] { largest_magnitudes_cuda(largest, xs, ctx); });
+}
+
+FixedPoint square_sum(std::span<const Tensor> xs, const SquareGrid& grid, OpContext& ctx) {
+  const OperandChecks checks("square_sum", ctx);
+  for (const Tensor& x : xs) checks.expect("x", x, DType::kFloat32, x.shape());
+  FixedPoint units = 0;
+  dispatch_device(
+      ctx,
+      [&] {
+        for (const Tensor& x : xs) units += square_sum_cpu(x, grid);
+      },
+      [&] { units = square_sum_cuda(xs, grid, ctx); });
+  return units;
 }
 
 void convert(const Tensor& destination, const Tensor& source, OpContext& ctx) {

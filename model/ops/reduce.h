@@ -4,19 +4,22 @@
 #include <span>
 
 #include "model/core/tensor.h"
+#include "model/ops/fixed_point_square.h"
 #include "model/ops/op_context.h"
 
 namespace grpo::ops {
 
-// Sum of squares in double, in a fixed order (one for each kind of device). NaN or infinity in the
-// input gives a non-finite result. Waits for the device.
-double sum_of_squares(const Tensor& x,  // [N] float32
-                      OpContext& ctx);
+// The largest |x| of each array: 0 of an empty one, infinity or NaN where it has any. Waits for the
+// device.
+void largest_magnitudes(std::span<float> largest,    // [arrays], host
+                        std::span<const Tensor> xs,  // [arrays], each [N] float32
+                        OpContext& ctx);
 
-// The same of several arrays, each by itself, in one wait.
-void sums_of_squares(std::span<double> sums,      // [arrays], host
-                     std::span<const Tensor> xs,  // [arrays], each [N] float32
-                     OpContext& ctx);
+// The sum of all elements' squares in units of the grid: the same number however elements are
+// ordered, split over arrays and calls, or dealt to ranks. Each square is off by less than 2^-90 of
+// the grid's largest. No magnitude is above the grid's. Waits for the device.
+FixedPoint square_sum(std::span<const Tensor> xs,  // each [N] float32
+                      const SquareGrid& grid, OpContext& ctx);
 
 // destination[i] = source[i] converted (bfloat16 rounds to nearest even). Equal dtypes copy bits.
 void convert(const Tensor& destination,  // [N] float32 or bfloat16

@@ -1,29 +1,36 @@
 #include "model/ops/reduce_cpu.h"
 
-#include <array>
+#include <algorithm>
+#include <bit>
 #include <type_traits>
 
 namespace grpo::ops {
 
-double sum_of_squares_cpu(const Tensor& x) {
-  constexpr int64_t kLanes = 16;  // partial sums by index modulo 16, added in lane order at the end
-  std::array<double, kLanes> sums{};
+float largest_magnitude_cpu(const Tensor& x) {
+  uint32_t largest = 0;  // bits of magnitudes, ordered as the magnitudes are, NaNs above infinity
   const float* data = x.data<float>();
   const int64_t count = x.num_elements();
-  const int64_t whole = count / kLanes * kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const double value = data[i + lane];
-      sums[static_cast<size_t>(lane)] += value * value;
+  for (int64_t i = 0; i < count; ++i) {
+    largest = std::max(largest, std::bit_cast<uint32_t>(data[i]) & 0x7fffffffu);
+  }
+  return std::bit_cast<float>(largest);
+}
+
+FixedPoint square_sum_cpu(const Tensor& x, const SquareGrid& grid) {
+  FixedPoint units = 0;
+  const float* data = x.data<float>();
+  const int64_t count = x.num_elements();
+  for (int64_t begin = 0; begin < count; begin += kMaxSquaresInDouble) {
+    const int64_t end = std::min<int64_t>(count, begin + kMaxSquaresInDouble);
+    SquareParts sums{0.0, 0.0};
+    for (int64_t i = begin; i < end; ++i) {
+      const SquareParts parts = grid.split(data[i]);
+      sums.high += parts.high;
+      sums.low += parts.low;
     }
+    units += grid.units(sums);
   }
-  for (int64_t i = whole; i < count; ++i) {
-    const double value = data[i];
-    sums[static_cast<size_t>(i - whole)] += value * value;
-  }
-  double total = 0.0;
-  for (const double sum : sums) total += sum;
-  return total;
+  return units;
 }
 
 template <typename To, typename From>

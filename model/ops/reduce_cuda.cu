@@ -1,10 +1,11 @@
 // N elements.
 #include "model/ops/reduce_cuda.h"
 
+#include <array>
+#include <bit>
 #include <vector>
 
 #include "model/core/device_cuda.h"
-#include "model/ops/block_sum_cuda.cuh"
 #include "model/ops/element_groups_cuda.cuh"
 #include "model/ops/workspace_array.h"
 
@@ -12,22 +13,21 @@ namespace grpo::ops {
 
 namespace {
 
-constexpr int kSumThreads = 256;
+constexpr int kReduceThreads = 256;
 constexpr int kFloatWidth = kGroupWidth<float>;
 constexpr int kGroupsPerThread = 16;
-constexpr int64_t kElementsPerChunk = int64_t{kSumThreads} * kGroupsPerThread * kFloatWidth;
+constexpr int64_t kElementsPerChunk = int64_t{kReduceThreads} * kGroupsPerThread * kFloatWidth;
 
 // One of several arrays, which are cut into chunks, numbered from the first array's on.
-struct SummedArray {
+struct ReducedArray {
   const float* x;
   int64_t size;
   int64_t first_chunk;
-  int64_t num_chunks;
   bool aligned;
 };
 
 // The array that a chunk belongs to: the last that does not start behind it and has any.
-__device__ inline int array_of_chunk(const SummedArray* arrays, int num_arrays, int64_t chunk) {
+__device__ inline int array_of_chunk(const ReducedArray* arrays, int num_arrays, int64_t chunk) {
   int low = 0;
   int high = num_arrays - 1;
   while (low < high) {
@@ -41,43 +41,105 @@ __device__ inline int array_of_chunk(const SummedArray* arrays, int num_arrays, 
   return low;
 }
 
-// Block b sums chunk b; thread i owns its groups i, i + kSumThreads, ...
-__global__ void __launch_bounds__(kSumThreads)
-    square_sums_kernel(double* partial /* [chunks] */, const SummedArray* arrays, int num_arrays) {
-  __shared__ double scratch[1][kSumThreads / 32];
-  const SummedArray array = arrays[array_of_chunk(arrays, num_arrays, blockIdx.x)];
-  const int64_t begin = (blockIdx.x - array.first_chunk) * kElementsPerChunk;
-  double sum = 0.0;
+// Calls take(element) for every element of a chunk that this thread owns: groups i,
+// i + kReduceThreads, ... of thread i.
+template <typename Take>
+__device__ inline void for_each_element(const ReducedArray& array, int64_t chunk, Take take) {
+  const int64_t begin = (chunk - array.first_chunk) * kElementsPerChunk;
 #pragma unroll 4
   for (int group = 0; group < kGroupsPerThread; ++group) {
-    const int64_t first = begin + (int64_t{group} * kSumThreads + threadIdx.x) * kFloatWidth;
+    const int64_t first = begin + (int64_t{group} * kReduceThreads + threadIdx.x) * kFloatWidth;
     if (first >= array.size) break;
     const int64_t left = array.size - first;
     float values[kFloatWidth];
     load_group(values, array.x + first, left < kFloatWidth ? static_cast<int>(left) : kFloatWidth,
                array.aligned);
 #pragma unroll
-    for (int i = 0; i < kFloatWidth; ++i) {
-      const double value = values[i];
-      sum = __fma_rn(value, value, sum);
-    }
+    for (int i = 0; i < kFloatWidth; ++i) take(values[i]);
   }
-  sum = block_sum<kSumThreads>(sum, scratch);
-  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-// A block an array; thread i owns the partial sums i, i + kSumThreads, ... of its chunks.
-__global__ void __launch_bounds__(kSumThreads)
-    join_sums_kernel(double* totals /* [arrays] */, const double* partial,
-                     const SummedArray* arrays) {
-  __shared__ double scratch[1][kSumThreads / 32];
-  const SummedArray array = arrays[blockIdx.x];
-  double sum = 0.0;
-  for (int64_t i = threadIdx.x; i < array.num_chunks; i += kSumThreads) {
-    sum = __dadd_rn(sum, partial[array.first_chunk + i]);
+// Block b looks at chunk b. Bits of magnitudes are ordered as the magnitudes are, NaNs above
+// infinity.
+__global__ void __launch_bounds__(kReduceThreads)
+    largest_magnitudes_kernel(uint32_t* largest /* [arrays], bits */, const ReducedArray* arrays,
+                              int num_arrays) {
+  const int index = array_of_chunk(arrays, num_arrays, blockIdx.x);
+  uint32_t own = 0;
+  for_each_element(arrays[index], blockIdx.x,
+                   [&](float x) { own = max(own, __float_as_uint(x) & 0x7fffffffu); });
+  own = __reduce_max_sync(0xffffffffu, own);
+  if (threadIdx.x % 32 == 0) atomicMax(largest + index, own);
+}
+
+constexpr int kNumLimbs = 4;  // of 32 bits
+static_assert(kGroupsPerThread * kFloatWidth <= kMaxSquaresInDouble);
+
+// Integer sums have no order. Limbs are summed apart, modulo 2^128; carries come last.
+__global__ void __launch_bounds__(kReduceThreads)
+    square_sum_kernel(unsigned long long* limbs /* [kNumLimbs] */, const ReducedArray* arrays,
+                      int num_arrays, SquareGrid grid) {
+  __shared__ unsigned long long warp_limbs[kReduceThreads / 32][kNumLimbs];
+  const int index = array_of_chunk(arrays, num_arrays, blockIdx.x);
+  SquareParts sums{0.0, 0.0};
+  for_each_element(arrays[index], blockIdx.x, [&](float x) {
+    const SquareParts parts = grid.split(x);
+    sums.high = __dadd_rn(sums.high, parts.high);
+    sums.low = __dadd_rn(sums.low, parts.low);
+  });
+  const FixedPoint units = grid.units(sums);
+#pragma unroll
+  for (int limb = 0; limb < kNumLimbs; ++limb) {
+    auto sum = static_cast<unsigned long long>(units >> (32 * limb)) & 0xffffffffu;
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+      sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    }
+    if (threadIdx.x % 32 == 0) warp_limbs[threadIdx.x / 32][limb] = sum;
   }
-  sum = block_sum<kSumThreads>(sum, scratch);
-  if (threadIdx.x == 0) totals[blockIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.x >= kNumLimbs) return;
+  unsigned long long sum = 0;
+  for (const auto& of_warp : warp_limbs) sum += of_warp[threadIdx.x];
+  atomicAdd(limbs + threadIdx.x, sum);
+}
+
+// The arrays' table in device memory, and how many chunks they have together.
+struct ReducedArrays {
+  const ReducedArray* table;
+  int count;
+  int64_t num_chunks;
+};
+
+ReducedArrays upload_arrays(std::span<const Tensor> xs, OpContext& ctx) {
+  std::vector<ReducedArray> arrays;
+  int64_t num_chunks = 0;
+  for (const Tensor& x : xs) {
+    const auto* data = x.data<float>();
+    arrays.push_back({data, x.num_elements(), num_chunks, is_aligned<kFloatWidth>(data)});
+    num_chunks += ceil_div(x.num_elements(), kElementsPerChunk);
+  }
+  auto* table = workspace_array<ReducedArray>(ctx, static_cast<int64_t>(arrays.size()));
+  cuda_copy_bytes(table, ctx.device, arrays.data(), Device::cpu(),
+                  arrays.size() * sizeof(ReducedArray), ctx.stream);
+  return {table, static_cast<int>(arrays.size()), num_chunks};
+}
+
+// Runs a kernel over all chunks into `totals`, which start at zero.
+template <typename Total, typename Kernel, typename... Arguments>
+void reduce_chunks(const char* op, Kernel kernel, std::span<Total> totals,
+                   std::span<const Tensor> xs, OpContext& ctx, Arguments... arguments) {
+  const Workspace::Scope scope(ctx.workspace);
+  const ReducedArrays arrays = upload_arrays(xs, ctx);
+  const auto count = static_cast<int64_t>(totals.size());
+  const Tensor bytes =
+      ctx.workspace.take(DType::kUint8, {static_cast<int64_t>(totals.size_bytes())});
+  fill_zero(bytes, ctx.stream);
+  auto* device_totals = static_cast<Total*>(bytes.raw());
+  launch(op, kernel, arrays.num_chunks, kReduceThreads, ctx, device_totals, arrays.table,
+         arrays.count, arguments...);
+  cuda_copy_bytes(totals.data(), Device::cpu(), device_totals, ctx.device, totals.size_bytes(),
+                  ctx.stream);
 }
 
 // Groups as wide as four floats, so that both sides are packets.
@@ -121,29 +183,23 @@ struct AddInto {
 
 }  // namespace
 
-void sums_of_squares_cuda(std::span<double> sums, std::span<const Tensor> xs, OpContext& ctx) {
-  const char* op = "sums_of_squares";
+void largest_magnitudes_cuda(std::span<float> largest, std::span<const Tensor> xs, OpContext& ctx) {
   if (xs.empty()) return;
-  const auto num_arrays = static_cast<int64_t>(xs.size());
-  std::vector<SummedArray> arrays;
-  int64_t num_chunks = 0;
-  for (const Tensor& x : xs) {
-    const int64_t own_chunks = ceil_div(x.num_elements(), kElementsPerChunk);
-    const auto* data = x.data<float>();
-    arrays.push_back(
-        {data, x.num_elements(), num_chunks, own_chunks, is_aligned<kFloatWidth>(data)});
-    num_chunks += own_chunks;
+  std::vector<uint32_t> bits(largest.size());
+  reduce_chunks("largest_magnitudes", largest_magnitudes_kernel, std::span(bits), xs, ctx);
+  for (size_t i = 0; i < bits.size(); ++i) largest[i] = std::bit_cast<float>(bits[i]);
+}
+
+FixedPoint square_sum_cuda(std::span<const Tensor> xs, const SquareGrid& grid, OpContext& ctx) {
+  if (xs.empty()) return 0;
+  std::array<unsigned long long, kNumLimbs> limbs;
+  reduce_chunks("square_sum", square_sum_kernel, std::span<unsigned long long>(limbs), xs, ctx,
+                grid);
+  __extension__ unsigned __int128 units = 0;
+  for (size_t limb = 0; limb < limbs.size(); ++limb) {
+    units += static_cast<unsigned __int128>(limbs[limb]) << (32 * limb);
   }
-  const Workspace::Scope scope(ctx.workspace);
-  auto* table = workspace_array<SummedArray>(ctx, num_arrays);
-  cuda_copy_bytes(table, ctx.device, arrays.data(), Device::cpu(),
-                  arrays.size() * sizeof(SummedArray), ctx.stream);
-  auto* partial = workspace_array<double>(ctx, num_chunks);
-  auto* totals = workspace_array<double>(ctx, num_arrays);
-  launch(op, square_sums_kernel, num_chunks, kSumThreads, ctx, partial, table,
-         static_cast<int>(num_arrays));
-  launch(op, join_sums_kernel, num_arrays, kSumThreads, ctx, totals, partial, table);
-  cuda_copy_bytes(sums.data(), Device::cpu(), totals, ctx.device, sums.size_bytes(), ctx.stream);
+  return static_cast<FixedPoint>(units);
 }
 
 void convert_cuda(const Tensor& destination, const Tensor& source, OpContext& ctx) {

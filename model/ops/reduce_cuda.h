@@ -5,7 +5,8 @@
 
 namespace grpo::ops {
 
-void sums_of_squares_cuda(std::span<double> sums, std::span<const Tensor> xs, OpContext& ctx);
+void largest_magnitudes_cuda(std::span<float> largest, std::span<const Tensor> xs, OpContext& ctx);
+FixedPoint square_sum_cuda(std::span<const Tensor> xs, const SquareGrid& grid, OpContext& ctx);
 void convert_cuda(const Tensor& destination, const Tensor& source, OpContext& ctx);
 void add_into_cuda(const Tensor& y, const Tensor& x, OpContext& ctx);
 

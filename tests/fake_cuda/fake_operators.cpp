@@ -15,6 +15,7 @@
 #include "model/ops/ordered_sum.h"
 #include "model/ops/ordered_sum_cuda.h"
 #include "model/ops/page_copy_cuda.h"
+#include "model/ops/reduce_cpu.h"
 #include "model/ops/reduce_cuda.h"
 #include "model/ops/region_cuda.h"
 #include "model/ops/residual_cuda.h"
@@ -155,10 +156,16 @@ void sgd_step_cuda(const Tensor& master, const Tensor& weight, const Tensor& gra
   run_on_host(sgd_step, master, weight, gradient, scalars);
 }
 
-void sums_of_squares_cuda(std::span<double> out, std::span<const Tensor> xs, OpContext&) {
+void largest_magnitudes_cuda(std::span<float> largest, std::span<const Tensor> xs, OpContext&) {
   std::vector<Tensor> host;
   for (const Tensor& x : xs) host.push_back(on_host(x));
-  sums_of_squares(out, host, testing::host_context());
+  largest_magnitudes(largest, host, testing::host_context());
+}
+
+FixedPoint square_sum_cuda(std::span<const Tensor> xs, const SquareGrid& grid, OpContext&) {
+  FixedPoint units = 0;
+  for (const Tensor& x : xs) units += square_sum_cpu(on_host(x), grid);
+  return units;
 }
 
 void convert_cuda(const Tensor& destination, const Tensor& source, OpContext&) {

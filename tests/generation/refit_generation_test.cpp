@@ -375,7 +375,7 @@ TEST_P(RefitGeneration, R12_AStepWithLateStreamsIsRefittedWhole) {
       testing::make_rollout({{5, 7}, {3, 20}, {9, 1}, {2, 30}}, odd_config().vocab_size, 11);
   const auto signals = testing::make_signals(sequences, 4.0);
   const rl::UpdateOptions options{.inv_temperature = 1.0f,
-                                  .max_tokens = 40,
+                                  .micro_batches = {.max_tokens = 40, .multiple = 1},
                                   .learning_rate = 0.1,
                                   .max_grad_norm = 1.0,
                                   .cut_check = nullptr};

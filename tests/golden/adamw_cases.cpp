@@ -80,10 +80,12 @@ class AdamWRun {
       comparison.fail(where + "has another number of tensors than initial");
       return;
     }
-    double squares = 0;
-    for (std::vector<float>& gradient : gradients)
-      squares += ops::sum_of_squares(view_of(gradient), ctx_);
-    const double norm = std::sqrt(squares);
+    std::vector<Tensor> views;
+    for (std::vector<float>& gradient : gradients) views.push_back(view_of(gradient));
+    std::vector<float> largest(views.size());
+    ops::largest_magnitudes(largest, views, ctx_);
+    const ops::SquareGrid grid(*std::max_element(largest.begin(), largest.end()));
+    const double norm = std::sqrt(grid.value(ops::square_sum(views, grid, ctx_)));
     comparison.number(where + "grad_norm", norm, expected.at("grad_norm").get<double>(),
                       kTolerance);
     scalars_.gradient_scale = max_norm_ ? std::min(1.0, *max_norm_ / (norm + kNormEpsilon)) : 1.0;

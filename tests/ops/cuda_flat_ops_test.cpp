@@ -1,4 +1,8 @@
 // N elements.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "model/ops/optimizer_step.h"
 #include "model/ops/reduce.h"
 #include "tests/ops/cuda_op_test.h"
@@ -11,7 +15,7 @@ class CudaFlatOpsTest : public CudaTest<::testing::TestWithParam<int64_t>> {
   Shape shape() const { return {GetParam()}; }
 };
 
-// None, one, broken groups, a whole chunk of sum_of_squares, one more, several.
+// None, one, broken groups, a whole chunk of square_sum, one more, several.
 INSTANTIATE_TEST_SUITE_P(Sizes, CudaFlatOpsTest,
                          ::testing::Values(0, 1, 7, 64, 16384, 16385, 100003),
                          ::testing::PrintToStringParamName());
@@ -43,32 +47,42 @@ TEST_P(CudaFlatOpsTest, AddInto) {
   });
 }
 
-TEST_P(CudaFlatOpsTest, SumOfSquares) {
-  const Tensor x = random(DType::kFloat32, shape());
-  const double wanted = sum_of_squares(x, ctx());
-  const double sum = sum_of_squares(to_cuda(x), cuda());
-  EXPECT_TRUE(std::abs(sum - wanted) <= kSquareSum * wanted) << sum << ", wanted " << wanted;
-  EXPECT_EQ(sum_of_squares(to_cuda(x), cuda()), sum) << "second run";
-  EXPECT_EQ(sum_of_squares(to_cuda(x, 1), cuda()), sum) << "unaligned";
-}
-
-TEST_P(CudaFlatOpsTest, SumsOfSquaresAreThoseOfEachArray) {
-  std::vector<Tensor> arrays;
-  std::vector<double> wanted;
+// The CPU's bits, of neighbouring and unaligned arrays, empty ones among them.
+TEST_P(CudaFlatOpsTest, SquareSumAndLargestMagnitudes) {
+  std::vector<Tensor> arrays, on_device, shifted;
   for (const int64_t count : {int64_t{0}, GetParam(), int64_t{5}, int64_t{0}, int64_t{40000}}) {
-    arrays.push_back(to_cuda(random(DType::kFloat32, {count}), count % 2));
-    wanted.push_back(sum_of_squares(arrays.back(), cuda()));
+    const Tensor x = random(DType::kFloat32, {count});
+    for (int64_t i = 0; i < count; ++i) {
+      x.data<float>()[i] = std::ldexp(x.data<float>()[i], static_cast<int>(i % 90) - 60);
+    }
+    arrays.push_back(x);
+    on_device.push_back(to_cuda(x));
+    shifted.push_back(to_cuda(x, 1));
   }
-  std::vector<double> sums(arrays.size(), -1.0);
-  sums_of_squares(sums, arrays, cuda());
-  EXPECT_EQ(sums, wanted);
+  std::vector<float> wanted(arrays.size());
+  largest_magnitudes(wanted, arrays, ctx());
+  const SquareGrid grid(*std::max_element(wanted.begin(), wanted.end()));
+  const FixedPoint sum = square_sum(arrays, grid, ctx());
+  for (const std::vector<Tensor>& xs : {on_device, shifted}) {
+    std::vector<float> magnitudes(xs.size(), -1.0f);
+    largest_magnitudes(magnitudes, xs, cuda());
+    EXPECT_EQ(magnitudes, wanted);
+    EXPECT_TRUE(square_sum(xs, grid, cuda()) == sum);
+  }
 }
 
-TEST_P(CudaFlatOpsTest, SumOfSquaresShowsNonFiniteValues) {
+TEST_P(CudaFlatOpsTest, LargestMagnitudesShowNonFiniteValues) {
   if (GetParam() == 0) return;
   const Tensor x = random(DType::kFloat32, shape());
-  x.data<float>()[GetParam() - 1] = std::nanf("");
-  EXPECT_TRUE(std::isnan(sum_of_squares(to_cuda(x), cuda())));
+  x.data<float>()[GetParam() / 2] = std::numeric_limits<float>::infinity();
+  std::vector<float> largest(1);
+  const std::vector<Tensor> infinite{to_cuda(x)};
+  largest_magnitudes(largest, infinite, cuda());
+  EXPECT_EQ(largest[0], std::numeric_limits<float>::infinity());
+  x.data<float>()[GetParam() - 1] = -std::nanf("");
+  const std::vector<Tensor> nan{to_cuda(x)};
+  largest_magnitudes(largest, nan, cuda());
+  EXPECT_TRUE(std::isnan(largest[0]));
 }
 
 TEST_P(CudaFlatOpsTest, AdamWStep) {

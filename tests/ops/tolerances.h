@@ -47,8 +47,6 @@ constexpr double kLogprobGradient = 1e-6;
 // AdamW in fp32 against float64 over six steps: each step rounds the master once (2^-24 of about 2)
 // and an update of at most 1e-2 a few times.
 constexpr double kAdamW = 1e-6;
-// Sums of squares in double, added in another order: some sqrt(n) 2^-53 of the sum.
-constexpr double kSquareSum = 1e-13;
 // exp_float in units in the last place.
 constexpr double kExpUlps = 1.0;
 // log_double likewise: the quotient's rounding and three more.

@@ -112,15 +112,16 @@ TEST_P(CollectiveTest, AllGatherMovesBfloat16BitsUnchanged) {
   });
 }
 
-TEST_P(CollectiveTest, ReduceScatterSum) {
+TEST_P(CollectiveTest, ReduceScatterAdd) {
   run_ranks(GetParam(), [](World& world) {
     auto group = world_group(world);
     for (const int64_t n : sizes()) {
       Values<float> in(n * world.size(), [&](int64_t i) { return value_of(world.rank(), i); });
       Values<float> out(n, [](int64_t) { return -1000; });
-      group->reduce_scatter_sum(out.tensor(), in.tensor(), kStream);
+      group->reduce_scatter_add(out.tensor(), in.tensor(), kStream);
       expect_values(
-          out, n, [&](int64_t i) { return sum_over_ranks(world.size(), world.rank() * n + i); },
+          out, n,
+          [&](int64_t i) { return -1000 + sum_over_ranks(world.size(), world.rank() * n + i); },
           "reduce_scatter");
     }
   });
@@ -240,7 +241,7 @@ TEST_P(CollectiveTest, CountersTellCollectivesAndSentBytes) {
     group->all_gather(out.tensor(), in.tensor(), kStream);
     EXPECT_EQ(group->counters().num_collectives, 1);
     EXPECT_EQ(group->counters().sent_bytes, 40 * num_peers);
-    group->reduce_scatter_sum(in.tensor(), out.tensor(), kStream);
+    group->reduce_scatter_add(in.tensor(), out.tensor(), kStream);
     EXPECT_EQ(group->counters().sent_bytes, 80 * num_peers);
     group->all_gather(out.part(0, 0), in.part(0, 0), kStream);
     EXPECT_EQ(group->counters().num_collectives, 3);
@@ -262,9 +263,13 @@ TEST(SumOrder, IsRankOrderOnEveryMember) {
       group->all_reduce_sum(data.tensor(), kStream);
       for (int64_t i = 0; i < n; ++i) ASSERT_EQ(data[i], expected) << "all_reduce of " << n;
 
-      Values<float> parts(n * 4, [&](int64_t) { return contributions[world.rank()]; }), sum(n);
-      group->reduce_scatter_sum(sum.tensor(), parts.tensor(), kStream);
-      for (int64_t i = 0; i < n; ++i) ASSERT_EQ(sum[i], expected) << "reduce_scatter of " << n;
+      Values<float> parts(n * 4, [&](int64_t) { return contributions[world.rank()]; });
+      Values<float> sum(n, [&](int64_t) { return -big; });
+      group->reduce_scatter_add(sum.tensor(), parts.tensor(), kStream);
+      // What was there comes first: added last it would make 4.
+      for (int64_t i = 0; i < n; ++i) {
+        ASSERT_EQ(sum[i], (((-big + 1.0f) + 1.0f) + big) + 1.0f) << "reduce_scatter of " << n;
+      }
     }
   });
 }
@@ -285,7 +290,7 @@ TEST(Arguments, BrokenContractsAreInternalErrors) {
     Values<int32_t> integers(2);
     Values<Bfloat16> halves(2);
     EXPECT_THROW(group->all_gather(three.tensor(), two.tensor(), kStream), InternalError);
-    EXPECT_THROW(group->reduce_scatter_sum(two.tensor(), three.tensor(), kStream), InternalError);
+    EXPECT_THROW(group->reduce_scatter_add(two.tensor(), three.tensor(), kStream), InternalError);
     EXPECT_THROW(group->all_reduce_sum(integers.tensor(), kStream), InternalError);
     EXPECT_THROW(group->all_reduce_sum(halves.tensor(), kStream), InternalError);
     EXPECT_THROW(group->broadcast(two.tensor(), 2, kStream), InternalError);
@@ -372,9 +377,10 @@ TEST(Soak, RandomCollectivesWithRandomPauses) {
               "all_gather");
           break;
         case 1:
-          group.reduce_scatter_sum(one.tensor(), many.tensor(), kStream);
+          group.reduce_scatter_add(one.tensor(), many.tensor(), kStream);
           expect_values(
-              one, n, [&](int64_t i) { return sum_at(group.rank() * n + i); }, "reduce_scatter");
+              one, n, [&](int64_t i) { return value_of(me, i) + sum_at(group.rank() * n + i); },
+              "reduce_scatter");
           break;
         case 2:
           group.all_reduce_sum(one.tensor(), kStream);

@@ -118,17 +118,17 @@ TEST_P(DeviceCommunicatorTest, AllGather) {
   });
 }
 
-TEST_P(DeviceCommunicatorTest, ReduceScatterSum) {
+TEST_P(DeviceCommunicatorTest, ReduceScatterAdd) {
   on_ranks([](Rank& rank) {
     Communicator& group = rank.group();
     for (const int64_t n : sizes(group.size())) {
       std::vector<float> in = rank.values(n * group.size());
-      std::vector<float> wanted(static_cast<size_t>(n));
-      group.reduce_scatter_sum(host_tensor<float>(wanted), host_tensor<float>(in), kStream);
-      const OwnedTensor out = rank.poisoned(n);
+      std::vector<float> wanted = rank.values(n);
+      const OwnedTensor into = rank.on_device(wanted);
+      group.reduce_scatter_add(host_tensor<float>(wanted), host_tensor<float>(in), kStream);
       const OwnedTensor source = rank.on_device(in);
-      group.reduce_scatter_sum(out, source, kStream);
-      EXPECT_TRUE(same_bits(to_host<float>(out), wanted)) << n;
+      group.reduce_scatter_add(into, source, kStream);
+      EXPECT_TRUE(same_bits(to_host<float>(into), wanted)) << n;
       EXPECT_TRUE(same_bits(to_host<float>(source), in)) << n << ": the input changed";
     }
   });

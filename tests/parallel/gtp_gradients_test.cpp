@@ -112,6 +112,20 @@ std::function<Passes(int, int)> dealt(const std::vector<RolloutSequence>& sequen
   };
 }
 
+// The first half of the sequences to one replica and the second to the other, whose ranks share it.
+std::function<Passes(int, int)> in_halves(const std::vector<RolloutSequence>& sequences) {
+  return [&sequences](int rank, int num_ranks) {
+    const auto gtp_remat = static_cast<size_t>(num_ranks) / 2;
+    const size_t half = sequences.size() / 2;
+    const size_t first = static_cast<size_t>(rank) / gtp_remat * half;
+    Passes passes((half + gtp_remat - 1) / gtp_remat);
+    for (size_t i = static_cast<size_t>(rank) % gtp_remat; i < half; i += gtp_remat) {
+      passes[i / gtp_remat].push_back(&sequences[first + i]);
+    }
+    return passes;
+  };
+}
+
 const std::vector<float>& tensor(const NamedValues& values, const std::string& name) {
   for (const auto& [one, data] : values) {
     if (one == name) return data;
@@ -198,6 +212,27 @@ TEST(GtpGradients, D05_SumsOverGtpAndDpEqualOneRanks) {
       const NamedValues gradients = gradients_of(gradient_case, layout);
       expect_close(gradients, reference.beside(layout.num_ranks()), 2e-6);
       expect_unmoved_by_delays(gradient_case, layout, gradients);
+    }
+  }
+}
+
+// Micro-batch after micro-batch, whether one rank runs them in turn or gtp_remat ranks side by
+// side.
+TEST(GtpGradients, GtpChangesNoBitOfAGradient) {
+  const auto sequences = make_rollout({{3, 9}, {5, 4}, {2, 7}, {4, 4}, {1, 11}, {6, 0}}, 131, 4);
+  for (const bool tied : {true, false}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBfloat16}) {
+      const GradientCase gradient_case{
+          .config = testing::odd_config(tied), .passes = dealt(sequences), .dtype = dtype};
+      auto reference = gradients_of_one_rank(gradient_case);
+      for (const int gtp_remat : {2, 3, 4}) {
+        SCOPED_TRACE(fmt::format("gtp {}, {}, tied {}", gtp_remat, dtype_name(dtype), tied));
+        EXPECT_EQ(gradients_of(gradient_case, {gtp_remat, 1}), reference.beside(gtp_remat));
+      }
+      // Beside replicas too; both where four ranks run.
+      const GradientCase halves{
+          .config = testing::odd_config(tied), .passes = in_halves(sequences), .dtype = dtype};
+      EXPECT_EQ(gradients_of(halves, {2, 2}, 4), gradients_of(halves, {1, 2}, 4));
     }
   }
 }

@@ -89,16 +89,13 @@ TEST_P(RefitOrder, R04_SendsWhatAllOptimizersWrote) {
   });
 }
 
-// Gradients that one rank of each sum holds, as a backward pass may leave them.
+// Gradients that one rank of each sum over dp holds, as passes may leave them.
 void set_gradients(ShardedParameterStore& store, const Code& value) {
   store.zero_gradients();
-  const ProcessGroups& groups = store.groups();
-  if (groups.dp.rank() + 1 == groups.dp.size()) {
+  const AxisGroup& dp = store.groups().dp;
+  if (dp.rank() + 1 == dp.size()) {
     grpo::testing::for_each_region(
         store, [&](ParameterId id, const LogicalTensor& part, const Region& region, const Tensor&) {
-          const bool is_replicated =
-              store.specs()[static_cast<size_t>(id)].gtp == GtpPlacement::kReplicated;
-          if (is_replicated && groups.gtp_remat.rank() + 1 != groups.gtp_remat.size()) return;
           HostDraft rows(store.gradient_shard(id).rows(region.stored_row, region.num_rows));
           for (int64_t r = 0; r < region.num_rows; ++r) {
             for (int64_t c = 0; c < region.num_cols; ++c) {

@@ -80,8 +80,8 @@ class InterferingCommunicator : public Communicator {
   void all_gather(const Tensor& out, const Tensor& in, Stream stream) override {
     inner_.all_gather(out, in, stream);
   }
-  void reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream stream) override {
-    inner_.reduce_scatter_sum(out, in, stream);
+  void reduce_scatter_add(const Tensor& into, const Tensor& in, Stream stream) override {
+    inner_.reduce_scatter_add(into, in, stream);
   }
   void all_reduce_sum(const Tensor& data, Stream stream) override {
     before_sum();

@@ -56,19 +56,16 @@ class OptimizedStore {
     optimizer.emplace(optimizer_config, store, rank.allocator);
   }
 
-  // What a backward pass leaves on this rank: sums over dp, and over gtp_remat for replicated
-  // parameters, are taken by reduce_gradients, so each of those ranks gets its part.
+  // What passes leave on this rank: reduce_gradients sums over dp, so each of those ranks gets its
+  // part.
   void set_gradients(
       const std::function<float(const LogicalTensor&, int64_t row, int64_t col)>& value) {
     store.zero_gradients();
     for_each_region(store, [&](ParameterId id, const LogicalTensor& part,
                                const parallel::Region& region, const Tensor&) {
-      const parallel::ProcessGroups& groups = store.groups();
-      const bool replicated =
-          store.specs()[static_cast<size_t>(id)].gtp == GtpPlacement::kReplicated;
       // On one rank of the sum only, so that no rounding comes in.
-      if (groups.dp.rank() != groups.dp.size() - 1) return;
-      if (replicated && groups.gtp_remat.rank() != groups.gtp_remat.size() - 1) return;
+      const parallel::AxisGroup& dp = store.groups().dp;
+      if (dp.rank() != dp.size() - 1) return;
       HostDraft gradient(store.gradient_shard(id).rows(region.stored_row, region.num_rows));
       for (int64_t r = 0; r < region.num_rows; ++r) {
         for (int64_t c = 0; c < region.num_cols; ++c) {
@@ -305,17 +302,29 @@ TEST(Optimizer, OwnedSpansNameTheirLogicalPlace) {
 // Each rank's gradients of replicated parameters are `own`; the sum over all ranks is `sum`.
 void step_with_own_data(OptimizedStore& optimized, float own, float sum) {
   parallel::ShardedParameterStore& store = optimized.store;
-  store.zero_gradients();
   const auto for_each_replicated = [&](const std::function<void(ParameterId)>& visit) {
     for (size_t i = 0; i < store.specs().size(); ++i) {
       if (store.specs()[i].gtp == GtpPlacement::kReplicated) visit(static_cast<ParameterId>(i));
     }
   };
+  std::vector<ParameterUse> uses;
   for_each_replicated([&](ParameterId id) {
-    const Tensor gradient = store.gradient_shard(id);
+    uses.push_back({.parameter = id,
+                    .phase = UsePhase::kBackward,
+                    .reads_weight = false,
+                    .contributes_gradient = true});
+  });
+  const UseSchedule schedule(uses);
+  store.zero_gradients();
+  std::unique_ptr<Pass> pass = store.begin_pass(schedule);
+  for_each_replicated([&](ParameterId id) {
+    const Tensor gradient = pass->begin_grad(id).tensor;
     const std::vector<float> values(static_cast<size_t>(gradient.num_elements()), own);
     copy_from_host<float>(gradient.reshaped({gradient.num_elements()}), values);
+    pass->finish_grad(id);
   });
+  pass->finish();
+  pass.reset();
   store.reduce_gradients();
   for (const parallel::OwnedSpan& span : store.owned_spans()) {
     const ParameterSpec& spec = store.specs()[static_cast<size_t>(span.parameter)];

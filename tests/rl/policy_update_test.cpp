@@ -118,9 +118,24 @@ void compare_layouts(PolicyCase policy_case, const std::vector<Layout>& layouts,
   }
 }
 
+// ... with one rank's run of the same case, whose micro-batches are those of every gtp_remat up to
+// their multiple: without replicas, no bit may differ.
 void compare_layouts(const PolicyCase& policy_case, const std::vector<Layout>& layouts,
                      const Comparison& compare) {
-  compare_layouts(policy_case, layouts, testing::train_on_one_rank(policy_case), compare);
+  const auto one_rank = testing::train_on_one_rank(policy_case);
+  for (const Layout& layout : layouts) {
+    compare_layouts(policy_case, {layout}, one_rank,
+                    [&](const PolicyOutcome& outcome, const PolicyOutcome& reference) {
+                      compare(outcome, reference);
+                      if (layout.dp > 1) return;
+                      ASSERT_LE(layout.gtp_remat, policy_case.options.micro_batches.multiple);
+                      EXPECT_EQ(outcome.weights, reference.weights);
+                      for (size_t u = 0; u < reference.updates.size(); ++u) {
+                        EXPECT_GT(reference.updates[u].grad_norm, 0);
+                        EXPECT_EQ(outcome.updates[u].grad_norm, reference.updates[u].grad_norm);
+                      }
+                    });
+  }
 }
 
 class PolicyUpdateLayouts : public ::testing::TestWithParam<ModelCase> {};
@@ -179,7 +194,7 @@ TEST(PolicyUpdate, D03_TheScaleOfGradientsIsThatOfOneRank) {
     policy_case.loss.token_level_loss = token_level;
     policy_case.sequences = make_rollout({{4, 8}, {4, 8}, {4, 8}, {4, 8}}, 256, 3);
     policy_case.signals = make_signals(policy_case.sequences, 8.0);
-    policy_case.options.max_tokens = 12;  // four micro-batches of one sequence
+    policy_case.options.micro_batches.max_tokens = 12;  // four micro-batches of one sequence
     compare_layouts(policy_case, {{1, 4}, {2, 2}, {4, 1}, {3, 1}, {2, 1}, {1, 2}},
                     [](const PolicyOutcome& outcome, const PolicyOutcome& reference) {
                       expect_weight_parity(outcome, reference, 1e-6);
@@ -192,9 +207,10 @@ TEST(PolicyUpdate, D07_TheDivisorCountsAllRanksOnce) {
   PolicyCase policy_case = make_case(model_cases()[0], 1.0);
   policy_case.sequences = make_rollout({{3, 5}, {3, 1}}, 256, 5);
   policy_case.signals = signals_of({-4.0, -10.0});
+  policy_case.options.micro_batches.multiple = 1;
   const auto together = testing::train_on_one_rank(policy_case);
   for (const int64_t max_tokens : {8, 64}) {  // as 1 + 5 in two micro-batches, and together
-    policy_case.options.max_tokens = max_tokens;
+    policy_case.options.micro_batches.max_tokens = max_tokens;
     compare_layouts(policy_case, {{1, 1}, {2, 1}, {1, 2}}, together,
                     [](const PolicyOutcome& outcome, const PolicyOutcome& reference) {
                       // The ratio is exactly 1, so a token's loss is minus its advantage.
@@ -233,7 +249,7 @@ TEST(PolicyUpdate, N01_UnevenMicroBatchesCompleteAndEqualOneRank) {
   // Five sequences of 72 tokens: three micro-batches on rank 0, two and a dummy on rank 1.
   policy_case.sequences = make_rollout({{8, 64}, {8, 64}, {8, 64}, {8, 64}, {8, 64}}, 256, 5);
   policy_case.signals = make_signals(policy_case.sequences, 4.0);
-  policy_case.options.max_tokens = 100;
+  policy_case.options.micro_batches.max_tokens = 100;
   compare_layouts(policy_case, {{2, 1}, {3, 1}, {2, 2}}, expect_same_results_and_parity);
 }
 

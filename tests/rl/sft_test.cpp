@@ -91,6 +91,7 @@ class SftLayouts : public ::testing::TestWithParam<std::pair<int, int>> {};
 TEST_P(SftLayouts, LossesHaveTheSameBits) {
   rl::RunConfig config = sft_config(1);
   config.policy.sequence_packing.train_mb_tokens = 32;  // several micro-batches a rank
+  config.policy.sequence_packing.train_mb_multiple = 4;
   config.sft.val_global_batch_size = 50;
   config.sft.validation.val_at_start = true;
   static const RecordedRun reference = run_training(config);
@@ -102,8 +103,9 @@ TEST_P(SftLayouts, LossesHaveTheSameBits) {
        {"train/loss", "train/global_valid_toks", "train/total_num_tokens", "train/lr"}) {
     EXPECT_EQ(run.steps[0].at(name), reference.steps[0].at(name)) << name;
   }
-  EXPECT_NEAR(run.steps[0].at("train/grad_norm") / reference.steps[0].at("train/grad_norm"), 1.0,
-              1e-5);
+  const double norm = reference.steps[0].at("train/grad_norm");
+  EXPECT_NEAR(run.steps[0].at("train/grad_norm"), norm,
+              config.parallel.data == 1 ? 0.0 : 1e-5 * norm);
 }
 
 INSTANTIATE_TEST_SUITE_P(GtpAndDp, SftLayouts,

@@ -16,11 +16,17 @@ namespace {
 
 using Lengths = std::vector<int64_t>;
 
+const std::vector<DataRanks> kRanks = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {8, 1},
+                                       {1, 2}, {2, 2}, {3, 2}, {1, 3}, {2, 4}};
+
 // Every sequence once, no micro-batch over the limit, equal counts on all ranks.
-void expect_dealt(const Lengths& lengths, int num_ranks, int64_t max_tokens) {
-  const auto dealt = deal_micro_batches(lengths, num_ranks, max_tokens);
-  ASSERT_EQ(dealt.size(), static_cast<size_t>(num_ranks));
+void expect_dealt(const Lengths& lengths, const DataRanks& ranks, const MicroBatchRule& rule) {
+  const auto dealt = deal_micro_batches(lengths, ranks, rule);
+  ASSERT_EQ(dealt.size(), static_cast<size_t>(ranks.size()));
   std::vector<int> seen(lengths.size(), 0);
+  const int64_t least = least_micro_batches(ranks, rule);
+  const int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  const int64_t share = (static_cast<int64_t>(lengths.size()) + least - 1) / least;
   for (const std::vector<MicroBatch>& batches : dealt) {
     EXPECT_EQ(batches.size(), dealt[0].size());
     EXPECT_GE(batches.size(), 1u);
@@ -31,29 +37,76 @@ void expect_dealt(const Lengths& lengths, int num_ranks, int64_t max_tokens) {
         ++seen.at(index);
         tokens += lengths[index];
       }
-      EXPECT_LE(tokens, max_tokens);
+      EXPECT_LE(tokens, rule.max_tokens);
+      EXPECT_LE(tokens, share * longest) << "more than the memory plan allows for";
     }
   }
   EXPECT_EQ(seen, std::vector<int>(lengths.size(), 1));
 }
 
+Lengths drawn_lengths(uint64_t draw) {
+  Lengths lengths(static_cast<size_t>(1 + 40 * uniform_at(1, draw, 0, 0)));
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    lengths[i] = 1 + static_cast<int64_t>(50 * uniform_at(1, draw, 1, i));
+  }
+  return lengths;
+}
+
 TEST(WorkDivision, N01_EveryRankRunsTheSameNumberOfPasses) {
   for (uint64_t draw = 0; draw < 50; ++draw) {
-    Lengths lengths(static_cast<size_t>(1 + 40 * uniform_at(1, draw, 0, 0)));
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      lengths[i] = 1 + static_cast<int64_t>(50 * uniform_at(1, draw, 1, i));
+    const Lengths lengths = drawn_lengths(draw);
+    for (const DataRanks& ranks : kRanks) {
+      for (const int64_t max_tokens : {50, 64, 4096}) {
+        for (const int64_t multiple : {1, 2, 3, 8}) {
+          expect_dealt(lengths, ranks, {.max_tokens = max_tokens, .multiple = multiple});
+        }
+      }
     }
-    for (const int num_ranks : {1, 2, 3, 4, 8}) {
-      for (const int64_t max_tokens : {50, 64, 4096}) expect_dealt(lengths, num_ranks, max_tokens);
+  }
+}
+
+// Pass by pass over the gtp_remat ranks of a replica, those without work left out.
+std::vector<std::vector<MicroBatch>> order_of_passes(const Lengths& lengths, const DataRanks& ranks,
+                                                     const MicroBatchRule& rule) {
+  const auto dealt = deal_micro_batches(lengths, ranks, rule);
+  std::vector<std::vector<MicroBatch>> of_replica(static_cast<size_t>(ranks.dp));
+  for (size_t replica = 0; replica < of_replica.size(); ++replica) {
+    for (size_t pass = 0; pass < dealt[0].size(); ++pass) {
+      for (int peer = 0; peer < ranks.gtp_remat; ++peer) {
+        const size_t rank =
+            replica * static_cast<size_t>(ranks.gtp_remat) + static_cast<size_t>(peer);
+        const MicroBatch& batch = dealt[rank][pass];
+        if (!batch.empty()) of_replica[replica].push_back(batch);
+      }
+    }
+  }
+  return of_replica;
+}
+
+TEST(WorkDivision, GtpLeavesTheOrderOfMicroBatchesAlone) {
+  for (uint64_t draw = 0; draw < 50; ++draw) {
+    const Lengths lengths = drawn_lengths(draw);
+    for (const int64_t max_tokens : {50, 64, 4096}) {
+      for (const int64_t multiple : {2, 3, 4, 8}) {
+        const MicroBatchRule rule{.max_tokens = max_tokens, .multiple = multiple};
+        for (const int dp : {1, 2, 3}) {
+          const auto reference = order_of_passes(lengths, {.gtp_remat = 1, .dp = dp}, rule);
+          for (int gtp_remat = 2; gtp_remat <= multiple; ++gtp_remat) {
+            EXPECT_EQ(order_of_passes(lengths, {.gtp_remat = gtp_remat, .dp = dp}, rule), reference)
+                << gtp_remat << " of " << multiple << ", dp " << dp;
+          }
+        }
+      }
     }
   }
 }
 
 TEST(WorkDivision, N01_RanksWithoutSequencesGetEmptyMicroBatches) {
-  const auto dealt = deal_micro_batches(Lengths{10, 10, 10, 10, 10}, 2, 15);
-  EXPECT_EQ(dealt[0].size(), 3u);
+  const MicroBatchRule rule{.max_tokens = 15, .multiple = 1};
+  const auto dealt = deal_micro_batches(Lengths{10, 10, 10, 10, 10}, {2, 1}, rule);
+  EXPECT_EQ(dealt[0], (std::vector<MicroBatch>{{0}, {2}, {4}}));
   EXPECT_EQ(dealt[1], (std::vector<MicroBatch>{{1}, {3}, {}}));
-  const auto none = deal_micro_batches(Lengths{}, 2, 15);
+  const auto none = deal_micro_batches(Lengths{}, {2, 1}, rule);
   EXPECT_EQ(none[1], (std::vector<MicroBatch>{{}}));
 }
 
@@ -61,7 +114,7 @@ TEST(WorkDivision, TokensAreBalancedOverRanks) {
   Lengths lengths;
   for (size_t i = 0; i < 64; ++i) lengths.push_back(20 + static_cast<int64_t>(i * 7 % 80));
   std::vector<int64_t> tokens;
-  for (const auto& batches : deal_micro_batches(lengths, 4, 4096)) {
+  for (const auto& batches : deal_micro_batches(lengths, {4, 1}, {4096, 1})) {
     int64_t sum = 0;
     for (const MicroBatch& batch : batches) {
       for (const size_t index : batch) sum += lengths[index];
@@ -73,13 +126,13 @@ TEST(WorkDivision, TokensAreBalancedOverRanks) {
 }
 
 TEST(WorkDivision, ASequenceThatFitsNowhereIsAnError) {
-  EXPECT_THROW(deal_micro_batches(Lengths{10, 17}, 2, 16), InternalError);
-  EXPECT_THROW(deal_micro_batches(Lengths{0}, 2, 16), InternalError);
+  EXPECT_THROW(deal_micro_batches(Lengths{10, 17}, {2, 1}, {16, 1}), InternalError);
+  EXPECT_THROW(deal_micro_batches(Lengths{0}, {2, 1}, {16, 1}), InternalError);
 }
 
 // (1,2,2) with micro-batches of two and sixteen sequences: data is split over gtp_remat x dp.
 TEST(WorkDivision, S02_SixteenSequencesOverFourDataRanksAreTwoMicroBatchesOfTwo) {
-  const auto dealt = deal_micro_batches(Lengths(16, 100), 4, 200);
+  const auto dealt = deal_micro_batches(Lengths(16, 100), {2, 2}, {200, 2});
   std::set<size_t> distinct;
   for (const auto& batches : dealt) {
     ASSERT_EQ(batches.size(), 2u);

@@ -284,9 +284,13 @@ class StepOperators {
       const Tensor gradient = o.zeros(DType::kFloat32, {n});
       return [=, this] { fill_zero(gradient, ctx_.stream); };
     };
-    calls_["sum_of_squares"] = [this, n](Operands& o) -> Call {
-      const Tensor gradient = o.random(DType::kFloat32, {n});
-      return [=, this] { ops::sum_of_squares(gradient, ctx_); };
+    calls_["square_sum"] = [this, n](Operands& o) -> Call {
+      const std::vector<Tensor> gradient{o.random(DType::kFloat32, {n})};
+      return [=, this] {
+        float largest = 0;
+        ops::largest_magnitudes({&largest, 1}, gradient, ctx_);
+        ops::square_sum(gradient, ops::SquareGrid(largest), ctx_);
+      };
     };
     calls_["adamw_step"] = [this, n](Operands& o) -> Call {
       const ops::AdamWState state{.master = o.random(DType::kFloat32, {n}, kWeightDeviation),

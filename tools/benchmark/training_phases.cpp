@@ -26,14 +26,15 @@ class TrainingStep {
 
   void run(model::Transformer& policy) {
     const rl::RunConfig& config = rig_.config();
-    rl::update_policy(config.loss_fn, policy, rig_.models().policy_store(), rig_.optimizer(),
-                      sequences_, signals_,
-                      {.inv_temperature = kInvTemperature,
-                       .max_tokens = rig_.options().micro_batch_tokens,
-                       .learning_rate = config.policy.optimizer.kwargs.lr,
-                       .max_grad_norm = config.policy.max_grad_norm,
-                       .cut_check = nullptr},
-                      rig_.ctx());
+    rl::update_policy(
+        config.loss_fn, policy, rig_.models().policy_store(), rig_.optimizer(), sequences_,
+        signals_,
+        {.inv_temperature = kInvTemperature,
+         .micro_batches = {.max_tokens = rig_.options().micro_batch_tokens, .multiple = 1},
+         .learning_rate = config.policy.optimizer.kwargs.lr,
+         .max_grad_norm = config.policy.max_grad_norm,
+         .cut_check = nullptr},
+        rig_.ctx());
   }
 
  private:

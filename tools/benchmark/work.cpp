@@ -175,7 +175,7 @@ std::vector<OperatorWork> ModelWork::optimizer_step() const {
   const double n = num_parameters();
   // AdamW reads and writes master and two moments, reads the gradient and writes the weight.
   return {{"zero_gradients", Phase::kOptimizer, 1, {.flops = 0, .bytes = kFloatBytes * n}},
-          {"sum_of_squares", Phase::kOptimizer, 1, {.flops = 0, .bytes = kFloatBytes * n}},
+          {"square_sum", Phase::kOptimizer, 1, {.flops = 0, .bytes = kFloatBytes * n}},
           {"adamw_step",
            Phase::kOptimizer,
            1,
