@@ -156,8 +156,12 @@ std::string batch_arithmetic(const RunConfig& config, int world_size) {
   const std::string ranks =
       fmt::format("{} data ranks (gtp_remat {} x data {})", world_size / config.parallel.tensor,
                   config.parallel.gtp_remat, config.parallel.data);
-  const std::string micro_batches = fmt::format("micro-batches of at most {} tokens",
-                                                config.policy.sequence_packing.train_mb_tokens);
+  const MicroBatchRule rule = config.policy.sequence_packing.training();
+  const DataRanks data_ranks{.gtp_remat = static_cast<int>(config.parallel.gtp_remat),
+                             .dp = static_cast<int>(config.parallel.data)};
+  const std::string micro_batches =
+      fmt::format("at least {} micro-batches of at most {} tokens",
+                  least_micro_batches(data_ranks, rule), rule.max_tokens);
   if (config.is_sft()) {
     return fmt::format("{} examples a step over {}; {}", config.policy.train_global_batch_size,
                        ranks, micro_batches);

@@ -174,6 +174,7 @@ run_pair() {
   run_tests dying_ranks 'FailingRun.ARank*' "$build/tests/app_test"
   run_program qwen0p5b_gtp2 "$build/grpo_train" --config configs/qwen0p5b_gtp2.yaml grpo.max_num_steps=5 \
     logger.overwrite=true logger.log_dir="$logs/qwen0p5b_gtp2"
+  run_program gtp_changes_no_bit tools/compare_runs.py "$logs/qwen0p5b_gtp1" "$logs/qwen0p5b_gtp2"
 }
 
 # Tests of more than two ranks among them run on the CPU where there are but two GPUs.

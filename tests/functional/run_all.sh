@@ -32,6 +32,7 @@ run_test() {  # [fast] SCRIPT
 
 run_test fast grpo_demo_gtp2.sh
 run_test fast sft_demo_gtp2.sh
+run_test fast gtp_changes_no_bit.sh
 
 echo "== summary"
 printf '%s\n' "${results[@]}"

@@ -169,7 +169,7 @@ TEST(BatchArithmetic, S02_DataIsSplitOverGtpAndDp) {
   EXPECT_EQ(config.policy.train_global_batch_size, 16);
   EXPECT_EQ(batch_arithmetic(config, 4),
             "4 prompts x 4 samples = 16 sequences a step over 4 data ranks (gtp_remat 2 x data 2); "
-            "1 update of 16 sequences a step; micro-batches of at most 4096 tokens");
+            "1 update of 16 sequences a step; at least 4 micro-batches of at most 4096 tokens");
   config.policy.train_global_batch_size = 4;
   EXPECT_NE(batch_arithmetic(config, 4).find("; 4 updates of 4 sequences a step;"),
             std::string::npos);
