@@ -192,10 +192,10 @@ void GroupCommunicator::reduce_pieces(T* out, bool adds, Inputs inputs, Counts c
   for (int member = 0; member < size(); ++member) longest = std::max(longest, counts(member));
   T* received = scratch<T>(std::min(longest, kMaxPieceElements) * size());
   std::vector<Piece> sends, receives;
-  const int first_row = adds ? 1 : 0;
-  std::vector<const T*> rows(static_cast<size_t>(size() + first_row));
+  const size_t first_row = adds ? 1 : 0;
+  std::vector<const T*> rows(first_row + ranks_.size());
   const auto row_of = [&](int member) -> const T*& {
-    return rows[static_cast<size_t>(member + first_row)];
+    return rows[first_row + static_cast<size_t>(member)];
   };
   for (int64_t begin = 0; begin < longest; begin += kMaxPieceElements) {
     const auto piece_count = [&](int member) {

@@ -181,7 +181,7 @@ run_pair() {
 run_cases() {
   export GRPO_TEST_DEVICE=cuda
   run_tests gathers_and_gradients 'GtpPass*:Gtp/GtpPass*:GtpGradients*:GtpStorage*' "$build/tests/parallel_test"
-  run_tests sums_and_norms '*PolicyUpdate*:Optimizer.*:RolloutTest*' "$build/tests/rl_test"
+  run_tests sums_and_norms '*PolicyUpdate*:Optimizer.*:RolloutTest*:*GtpRuns*' "$build/tests/rl_test"
   run_tests refit 'RefitTest*:All/RefitLayouts*:Layouts/RefitOrder*:WeightsIo*:*CheckpointLayouts*' \
     "$build/tests/parallel_test"
   run_tests refit_generation 'All/RefitGeneration*' "$build/tests/generation_test"

@@ -7,7 +7,7 @@
 
 namespace grpo::ops {
 
-constexpr int kRowsPerChunk = 64;
+constexpr int kRowsPerChunk = 32;
 constexpr int kColumnThreads = 128;
 constexpr int kJoinColumns = 32;  // of a block that joins chunks
 constexpr int kJoinRuns = 16;     // a warp each
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kColumnThreads)
   const int64_t begin = chunk * kRowsPerChunk;
   const int64_t end = begin + kRowsPerChunk < rows ? begin + kRowsPerChunk : rows;
   float sums[kWidth] = {};
-#pragma unroll 4
+#pragma unroll 8
   for (int64_t row = begin; row < end; ++row) term.add(sums, row, first, count);
   store_group(partial + chunk * columns + first, sums, count, term.aligned);
 }

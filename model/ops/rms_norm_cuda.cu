@@ -1,7 +1,9 @@
 // T tokens, D model. One block of kRowThreads a row; thread i owns the groups i, i + kRowThreads,
 // ... of the row and adds their elements in ascending order, whatever T is. The backward of rows
-// that a warp can hold takes a warp a row instead, and the weight's gradient on the way.
+// that a block's registers can hold takes them in turn, and the weight's gradient on the way.
 #include "model/ops/rms_norm_cuda.h"
+
+#include <algorithm>
 
 #include "model/ops/block_sum_cuda.cuh"
 #include "model/ops/column_sums_cuda.cuh"
@@ -187,97 +189,82 @@ __global__ void __launch_bounds__(kRowThreads) rms_norm_backward_kernel(NormBack
   });
 }
 
-constexpr int kRowWarps = kRowThreads / 32;
-constexpr int kRowsPerBlock = 48;
+// The threads of a team hold a row, a group each.
+constexpr int kMaxTeam = 512;
+constexpr int kResidentThreads = 768;  // of a multiprocessor: 80 registers are left for each
+// Few enough blocks to run at once, and few partial sums to join.
+constexpr int64_t kMostTeams = 768;
+constexpr int64_t kLeastRowsPerTeam = 4;
 
-// kRowsPerBlock rows: warp w takes rows w, w + kRowWarps, ...; lane i its groups i, i + 32, ..., at
-// most kGroups. Besides dx, the block's part of dweight: each warp's rows, then the warps, in
-// ascending order. dx may be dout.
-template <typename D, int kGroups>
-__global__ void __launch_bounds__(kRowThreads, kGroups == 4 ? 3 : 2)
-    warp_rows_backward_kernel(NormBackward<D> op, float* partial /* [blocks, D] */,
-                              int64_t num_rows) {
+// A block is a team; block b takes rows_per_team rows from b rows_per_team on, in turn, and reads
+// the next while it works on one. Besides dx, the block's part of dweight, rows in ascending order.
+// dx may be dout.
+template <typename D, int kTeam>
+__global__ void __launch_bounds__(kTeam, kResidentThreads / kTeam)
+    team_rows_backward_kernel(NormBackward<D> op, float* partial /* [blocks, D] */,
+                              int64_t num_rows, int64_t rows_per_team) {
   constexpr int kWidth = kGroupWidth<D>;
-  constexpr bool kAhead = kGroups <= 4;  // dx is read early, where registers are left for it
-  extern __shared__ __align__(128) unsigned char shared[];
-  float* warp_sums = reinterpret_cast<float*>(shared);  // [kRowWarps, D]
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int size = static_cast<int>(op.size);
-  const auto first_of = [&](int j) { return (lane + 32 * j) * kWidth; };
-  const auto count_of = [&](int j) { return max(0, min(kWidth, size - first_of(j))); };
-  // Groups behind the row's end are not touched at all.
-  const auto load_row = [&](const D* row, int j) {
-    Packet<D, kWidth> packet{};
-    if (first_of(j) < size) {
-      packet = load_packet<kWidth>(row + first_of(j), count_of(j), op.aligned);
-    }
-    return packet;
+  __shared__ float warp_sums[2][kTeam / 32];  // of a row and, in turn, of the next
+  const int first = static_cast<int>(threadIdx.x) * kWidth;
+  const int count = max(0, min(kWidth, static_cast<int>(op.size) - first));
+  const int num_warps = static_cast<int>(blockDim.x) / 32;
+  struct Row {
+    Packet<D, kWidth> dout;
+    Packet<D, kWidth> x;
+    Packet<D, kWidth> before;
+    float scale;
   };
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock;
-  const int64_t end = begin + kRowsPerBlock < num_rows ? begin + kRowsPerBlock : num_rows;
-  float sums[kGroups][kWidth] = {};
-  for (int64_t t = begin + warp; t < end; t += kRowWarps) {
-    const int64_t at = t * size;
-    const float scale = op.rstd[t];
-    Packet<D, kWidth> douts[kGroups];
-    Packet<D, kWidth> xs[kGroups];
-    Packet<D, kWidth> befores[kAhead ? kGroups : 1];
-#pragma unroll
-    for (int j = 0; j < kGroups; ++j) {
-      douts[j] = load_row(op.dout + at, j);
-      xs[j] = load_row(op.x + at, j);
-      if (kAhead && op.accumulate) befores[j] = load_row(op.dx + at, j);
+  const auto load = [&](int64_t t) {
+    Row row{};
+    row.scale = op.rstd[t];
+    if (count > 0) {
+      const int64_t at = t * op.size + first;
+      row.dout = load_packet<kWidth>(op.dout + at, count, op.aligned);
+      row.x = load_packet<kWidth>(op.x + at, count, op.aligned);
+      if (op.accumulate) row.before = load_packet<kWidth>(op.dx + at, count, op.aligned);
     }
+    return row;
+  };
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * rows_per_team;
+  const int64_t end = begin + rows_per_team < num_rows ? begin + rows_per_team : num_rows;
+  Packet<D, kWidth> weight{};
+  if (count > 0) weight = load_packet<kWidth>(op.weight + first, count, op.aligned);
+  float sums[kWidth] = {};
+  Row next = load(begin);
+  for (int64_t t = begin; t < end; ++t) {
+    const Row row = next;
+    if (t + 1 < end) next = load(t + 1);
     float products = 0.0f;
 #pragma unroll
-    for (int j = 0; j < kGroups; ++j) {
-      const Packet<D, kWidth> weight = load_row(op.weight, j);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        const float d = to_float(douts[j].elements[i]);
-        const float n = __fmul_rn(to_float(xs[j].elements[i]), scale);
-        products = __fmaf_rn(__fmul_rn(d, to_float(weight.elements[i])), n, products);
-        sums[j][i] = __fmaf_rn(d, n, sums[j][i]);
-      }
+    for (int i = 0; i < kWidth; ++i) {
+      const float d = to_float(row.dout.elements[i]);
+      const float n = __fmul_rn(to_float(row.x.elements[i]), row.scale);
+      products = __fmaf_rn(__fmul_rn(d, to_float(weight.elements[i])), n, products);
+      sums[i] = __fmaf_rn(d, n, sums[i]);
     }
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2)
       products = __fadd_rn(products, __shfl_xor_sync(0xffffffffu, products, distance));
+    float* of_row = warp_sums[(t - begin) % 2];
+    if (threadIdx.x % 32 == 0) of_row[threadIdx.x / 32] = products;
+    __syncthreads();
+    products = of_row[0];
+    for (int warp = 1; warp < num_warps; ++warp) products = __fadd_rn(products, of_row[warp]);
     const float mean = __fdiv_rn(products, static_cast<float>(op.size));
-#pragma unroll
-    for (int j = 0; j < kGroups; ++j) {
-      if (first_of(j) >= size) break;
-      const Packet<D, kWidth> weight = load_row(op.weight, j);
-      if (!kAhead && op.accumulate) befores[0] = load_row(op.dx + at, j);
-      float dx[kWidth];
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        const float g = __fmul_rn(to_float(douts[j].elements[i]), to_float(weight.elements[i]));
-        const float n = __fmul_rn(to_float(xs[j].elements[i]), scale);
-        dx[i] = __fmul_rn(scale, __fmaf_rn(-n, mean, g));
-        if (op.accumulate) {
-          dx[i] = __fadd_rn(to_float(befores[kAhead ? j : 0].elements[i]), dx[i]);
-        }
-      }
-      store_group(op.dx + at + first_of(j), dx, count_of(j), op.aligned);
-    }
-  }
-  // By plain stores: store_group's are for global memory alone.
-#pragma unroll
-  for (int j = 0; j < kGroups; ++j) {
-    const int count = count_of(j);
+    if (count == 0) continue;
+    float dx[kWidth];
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      if (i < count) warp_sums[warp * size + first_of(j) + i] = sums[j][i];
+      const float g = __fmul_rn(to_float(row.dout.elements[i]), to_float(weight.elements[i]));
+      const float n = __fmul_rn(to_float(row.x.elements[i]), row.scale);
+      dx[i] = __fmul_rn(row.scale, __fmaf_rn(-n, mean, g));
+      if (op.accumulate) dx[i] = __fadd_rn(to_float(row.before.elements[i]), dx[i]);
     }
+    store_group(op.dx + t * op.size + first, dx, count, op.aligned);
   }
-  __syncthreads();
-  for (int column = static_cast<int>(threadIdx.x); column < size; column += kRowThreads) {
-    float sum = warp_sums[column];
-#pragma unroll
-    for (int w = 1; w < kRowWarps; ++w) sum = __fadd_rn(sum, warp_sums[w * size + column]);
-    partial[static_cast<int64_t>(blockIdx.x) * size + column] = sum;
+  if (count > 0) {
+    store_group(partial + static_cast<int64_t>(blockIdx.x) * op.size + first, sums, count,
+                op.aligned);
   }
 }
 
@@ -302,15 +289,19 @@ struct WeightGradientTerm {
   }
 };
 
-template <typename D, int kGroups>
-void warp_rows_backward(const char* op, const NormBackward<D>& norm, const Tensor& dweight,
+template <typename D>
+void team_rows_backward(const char* op, const NormBackward<D>& norm, const Tensor& dweight,
                         bool accumulate, int64_t num_rows, OpContext& ctx) {
+  const int64_t groups = ceil_div(norm.size, int64_t{kGroupWidth<D>});
+  const int64_t team = ceil_div(groups, int64_t{32}) * 32;
+  const int64_t rows_per_team = std::max(kLeastRowsPerTeam, ceil_div(num_rows, kMostTeams));
+  const int64_t blocks = ceil_div(num_rows, rows_per_team);
   const Workspace::Scope scope(ctx.workspace);
-  const int64_t blocks = ceil_div(num_rows, kRowsPerBlock);
   auto* partial = workspace_array<float>(ctx, blocks * norm.size);
-  const int64_t shared_bytes = kRowWarps * norm.size * static_cast<int64_t>(sizeof(float));
-  launch_with_shared(op, warp_rows_backward_kernel<D, kGroups>, blocks, kRowThreads, shared_bytes,
-                     ctx, norm, partial, num_rows);
+  const auto kernel = team <= 128   ? team_rows_backward_kernel<D, 128>
+                      : team <= 256 ? team_rows_backward_kernel<D, 256>
+                                    : team_rows_backward_kernel<D, kMaxTeam>;
+  launch(op, kernel, blocks, static_cast<int>(team), ctx, norm, partial, num_rows, rows_per_team);
   join_column_chunks(op, dweight, partial, blocks, accumulate, ctx);
 }
 
@@ -375,10 +366,8 @@ void rms_norm_backward_cuda(const RmsNormGradients& gradients, const Tensor& dou
     norm.aligned = size % kWidth == 0 && is_aligned<kWidth>(norm.dx) &&
                    is_aligned<kWidth>(norm.dout) && is_aligned<kWidth>(norm.x) &&
                    is_aligned<kWidth>(norm.weight);
-    const int64_t warp_groups = ceil_div(size, int64_t{32} * kWidth);
-    if (warp_groups <= 8) {
-      const auto backward = warp_groups <= 4 ? warp_rows_backward<D, 4> : warp_rows_backward<D, 8>;
-      backward(op, norm, gradients.dweight, gradients.accumulate_dweight, x.size(0), ctx);
+    if (size <= int64_t{kMaxTeam} * kWidth) {
+      team_rows_backward(op, norm, gradients.dweight, gradients.accumulate_dweight, x.size(0), ctx);
       return;
     }
     // Before dx, which may lie where dout does.
