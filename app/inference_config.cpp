@@ -11,7 +11,10 @@ void InferenceConfig::visit(ConfigVisitor& visitor) {
                 "float32 or bfloat16; null takes the weights file's dtype");
     inner.field("max_total_sequence_length", policy.max_total_sequence_length,
                 "longest prompt plus response, in tokens");
-    visit_section(inner, "sequence_packing", "micro-batches by tokens", policy.sequence_packing);
+    inner.section("sequence_packing", "micro-batches by tokens", [this](ConfigVisitor& packing) {
+      policy.sequence_packing.visit_scoring(packing);
+      if (packing.is_reading()) policy.sequence_packing.validate(packing);
+    });
     visit_section(inner, "generation", "how completions are drawn", policy.generation);
     if (inner.is_reading()) policy.validate(inner);
   });

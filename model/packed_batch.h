@@ -21,6 +21,8 @@ struct PackedSequence {
 
 class PackedBatch {
  public:
+  static constexpr int64_t kBytesPerSequence = 3 * sizeof(int32_t);  // of arrays by sequence
+
   // Owns copies of everything, on the allocator's device. Throws InternalError for an empty
   // sequence or a bad first_target.
   PackedBatch(std::span<const PackedSequence> sequences, Allocator& allocator);

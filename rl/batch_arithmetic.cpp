@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "model/core/config_key_error.h"
@@ -159,9 +160,10 @@ std::string batch_arithmetic(const RunConfig& config, int world_size) {
   const MicroBatchRule rule = config.policy.sequence_packing.training();
   const DataRanks data_ranks{.gtp_remat = static_cast<int>(config.parallel.gtp_remat),
                              .dp = static_cast<int>(config.parallel.data)};
-  const std::string micro_batches =
-      fmt::format("at least {} micro-batches of at most {} tokens",
-                  least_micro_batches(data_ranks, rule), rule.max_tokens);
+  const int64_t least =
+      std::min(least_micro_batches(data_ranks, rule), config.policy.train_global_batch_size);
+  const std::string micro_batches = fmt::format("at least {} micro-batch{} of at most {} tokens",
+                                                least, least == 1 ? "" : "es", rule.max_tokens);
   if (config.is_sft()) {
     return fmt::format("{} examples a step over {}; {}", config.policy.train_global_batch_size,
                        ranks, micro_batches);

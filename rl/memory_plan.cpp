@@ -68,12 +68,17 @@ int64_t num_validation_prompts(const RunConfig& config, const DataLengths& data)
                   grpo.val_batch_size);
 }
 
+struct FullestBatch {
+  model::PackedBatch batch;
+  Buffer more_sequences;  // the arrays of as many short ones as the same tokens may be
+};
+
 // The fullest micro-batch that a rank can meet. Sequences of the longest kind and a rest fill the
 // token limit, or what dealing the longest first to the emptiest micro-batch can put together; the
 // predicted tokens are as many as any mix of prompts allows.
-model::PackedBatch fullest_batch(const SequenceBounds& bounds, int64_t num_sequences,
-                                 const DataRanks& ranks, const MicroBatchRule& rule, bool has_cuts,
-                                 Allocator& allocator) {
+FullestBatch fullest_batch(const SequenceBounds& bounds, int64_t num_sequences,
+                           const DataRanks& ranks, const MicroBatchRule& rule, bool has_cuts,
+                           Allocator& allocator) {
   const int64_t num_batches = least_micro_batches(ranks, rule);
   const int64_t share = (num_sequences + num_batches - 1) / num_batches;
   const int64_t tokens = std::min(rule.max_tokens, share * bounds.longest);
@@ -93,7 +98,15 @@ model::PackedBatch fullest_batch(const SequenceBounds& bounds, int64_t num_seque
     predicted -= own_predicted;
     left -= length;
   }
-  return model::PackedBatch(sequences, allocator);
+  model::PackedBatch batch(sequences, allocator);
+  // One of a prompt of the shortest kind and a token more each.
+  const int64_t most_sequences =
+      std::min(num_sequences, std::max<int64_t>(1, tokens / (bounds.shortest_prompt + 1)));
+  const int64_t missing = std::max<int64_t>(0, most_sequences - batch.num_sequences());
+  return {
+      .batch = std::move(batch),
+      .more_sequences = allocator.allocate(
+          "packed_batch", static_cast<size_t>(missing * model::PackedBatch::kBytesPerSequence))};
 }
 
 // Stands for a loss of the same shape of work.
@@ -231,13 +244,13 @@ class Rehearsal {
 
   void train(Optimizer& optimizer, const SequenceBounds& bounds, int64_t num_sequences,
              bool is_token_local, bool with_cuts) {
-    const model::PackedBatch batch =
+    const FullestBatch fullest =
         fullest_batch(bounds, num_sequences, data_ranks(),
                       config_.policy.sequence_packing.training(), with_cuts, allocator_);
     RehearsedLoss loss(is_token_local);
     model::CutCheck cut_check{.filter = filter()};
     const bool checks = !config_.is_sft() && has_one_update();
-    models_->policy().train(batch, 1.0f, loss, checks ? &cut_check : nullptr, ctx_);
+    models_->policy().train(fullest.batch, 1.0f, loss, checks ? &cut_check : nullptr, ctx_);
     models_->policy_store().reduce_gradients();
     optimizer.step(0.0, optimizer.gradient_norm(ctx_), config_.policy.max_grad_norm, ctx_);
   }
@@ -275,14 +288,14 @@ class Rehearsal {
   void score(model::Transformer& transformer, model::CutCheck* cut_check,
              const SequenceBounds& bounds, int64_t num_sequences) {
     const Workspace::Scope scope(workspace_);
-    const model::PackedBatch batch = fullest_batch(
+    const FullestBatch fullest = fullest_batch(
         bounds, num_sequences, data_ranks(),
         {.max_tokens = config_.policy.sequence_packing.logprob_mb_tokens, .multiple = 1},
         !config_.is_sft() && has_cuts(), allocator_);
     const ops::TokenLogprobs out{
-        .processed = workspace_.take(DType::kFloat32, {batch.num_predicted()}),
-        .unfiltered = workspace_.take(DType::kFloat32, {batch.num_predicted()})};
-    transformer.score(out, batch, 1.0f, cut_check, ctx_);
+        .processed = workspace_.take(DType::kFloat32, {fullest.batch.num_predicted()}),
+        .unfiltered = workspace_.take(DType::kFloat32, {fullest.batch.num_predicted()})};
+    transformer.score(out, fullest.batch, 1.0f, cut_check, ctx_);
   }
 
   const RunConfig& config_;

@@ -123,10 +123,13 @@ void OptimizerConfig::visit(ConfigVisitor& visitor) {
 
 void SequencePackingConfig::visit(ConfigVisitor& visitor) {
   visitor.field("train_mb_tokens", train_mb_tokens, "tokens in a training micro-batch, at most");
-  visitor.field(
-      "train_mb_multiple", train_mb_multiple,
-      "a replica's training micro-batches are a multiple of this: gradients have the same "
-      "bits at every gtp_remat up to it");
+  visitor.field("train_mb_multiple", train_mb_multiple,
+                "training micro-batches are opened by multiples of this: gradients have the same "
+                "bits at every gtp_remat up to it");
+  visit_scoring(visitor);
+}
+
+void SequencePackingConfig::visit_scoring(ConfigVisitor& visitor) {
   visitor.field("logprob_mb_tokens", logprob_mb_tokens, "tokens in a scoring micro-batch, at most");
   visitor.field("logprob_chunk_tokens", logprob_chunk_tokens,
                 "rows of logits that exist at once in the LM head");

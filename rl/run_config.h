@@ -86,6 +86,8 @@ struct SequencePackingConfig {
     return {.max_tokens = train_mb_tokens, .multiple = train_mb_multiple};
   }
   void visit(ConfigVisitor& visitor);
+  // Without the keys of training.
+  void visit_scoring(ConfigVisitor& visitor);
   void validate(const ConfigVisitor& visitor) const;
 };
 

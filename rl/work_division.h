@@ -23,7 +23,7 @@ struct DataRanks {
 
 struct MicroBatchRule {
   int64_t max_tokens;  // of one
-  int64_t multiple;    // a replica has a multiple of so many, unless sequences are fewer; 1 or more
+  int64_t multiple;    // a replica's are opened by multiples of so many; 1 or more
 };
 
 // At least so many micro-batches share the sequences, some perhaps empty: for every replica the

@@ -97,6 +97,10 @@ TEST(CommandLine, GenerateOptionsBecomeConfigKeys) {
 TEST(CommandLine, KeysThatInferenceDoesNotUseAreErrors) {
   EXPECT_THROW(load_inference_config("m", {"grpo.seed=1"}), ConfigError);
   EXPECT_THROW(load_inference_config("m", {"policy.init_std=1"}), ConfigError);
+  EXPECT_THROW(load_inference_config("m", {"policy.sequence_packing.train_mb_tokens=9"}),
+               ConfigError);
+  EXPECT_THROW(load_inference_config("m", {"policy.sequence_packing.logprob_mb_tokens=0"}),
+               ConfigError);
   EXPECT_THROW(load_inference_config("m", {"policy.precision=float16"}), ConfigError);
   EXPECT_THROW(load_inference_config("m", {"policy.generation.top_p=2"}), ConfigError);
   EXPECT_THROW(load_inference_config("m", {"numerics.inject_fault=split_k"}), ConfigError);

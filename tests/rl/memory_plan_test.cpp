@@ -193,6 +193,44 @@ TEST_P(MeasuredPlan, IsReachedAndNeverPassed) {
 INSTANTIATE_TEST_SUITE_P(Runs, MeasuredPlan, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return test.param.name; });
 
+// Beside one long prompt, on which the plan's sequences are modelled, thousands of short ones:
+// their arrays count too.
+TEST(MemoryPlan, ManyShortSequencesStayWithinThePlan) {
+  const testing::ScratchFolder folder;
+  RunConfig config = base_config(folder.path());
+  {
+    std::ofstream file(config.data.train.path);
+    file << fmt::format("{{\"question\": \"{}\", \"answer\": \"2\"}}\n", std::string(200, '1'));
+    for (int i = 0; i < 4000; ++i) file << "{\"question\": \"1\", \"answer\": \"2\"}\n";
+  }
+  config.policy.model.hidden_size = 16;
+  config.policy.model.num_attention_heads = 2;
+  config.policy.model.num_key_value_heads = 1;
+  config.policy.model.intermediate_size = 16;
+  config.policy.model.num_hidden_layers = 1;
+  config.policy.max_total_sequence_length = 256;
+  config.policy.generation.max_new_tokens = 1;
+  config.policy.sequence_packing = {.train_mb_tokens = 16384,
+                                    .train_mb_multiple = 1,
+                                    .logprob_mb_tokens = 16384,
+                                    .logprob_chunk_tokens = 8};
+  config.grpo.num_prompts_per_step = 1900;
+  config.grpo.num_generations_per_prompt = 4;
+  config.loss_fn.reference_policy_kl_penalty = 0.1;
+  for (const int gtp_remat : {1, 2}) {
+    config.parallel.gtp_remat = gtp_remat;
+    const testing::RecordedRun run = testing::run_training(config);
+    ASSERT_FALSE(run.plan.ranks.empty());
+    for (size_t rank = 0; rank < run.plan.ranks.size(); ++rank) {
+      const std::vector<PhasePlan>& phases = run.plan.ranks[rank].phases;
+      for (size_t i = 0; i < phases.size(); ++i) {
+        EXPECT_LE(run.memory.ranks[rank][i].bytes, phases[i].peak.bytes)
+            << phases[i].phase << " of rank " << rank;
+      }
+    }
+  }
+}
+
 TEST(MemoryPlan, QwenByHand) {
   RunConfig config = base_config("/nowhere");
   config.policy.model_name = "qwen2.5-0.5b";
