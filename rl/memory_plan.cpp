@@ -197,10 +197,7 @@ class Rehearsal {
   bool has_one_update() const {
     return sequences_per_step() == config_.policy.train_global_batch_size;
   }
-  DataRanks data_ranks() const {
-    const parallel::ProcessGroups& groups = models_->groups();
-    return {.gtp_remat = groups.gtp_remat.size(), .dp = groups.dp.size()};
-  }
+  DataRanks ranks() const { return data_ranks(models_->groups()); }
 
   void grpo_step() {
     enter("refit");
@@ -245,8 +242,8 @@ class Rehearsal {
   void train(Optimizer& optimizer, const SequenceBounds& bounds, int64_t num_sequences,
              bool is_token_local, bool with_cuts) {
     const FullestBatch fullest =
-        fullest_batch(bounds, num_sequences, data_ranks(),
-                      config_.policy.sequence_packing.training(), with_cuts, allocator_);
+        fullest_batch(bounds, num_sequences, ranks(), config_.policy.sequence_packing.training(),
+                      with_cuts, allocator_);
     RehearsedLoss loss(is_token_local);
     model::CutCheck cut_check{.filter = filter()};
     const bool checks = !config_.is_sft() && has_one_update();
@@ -289,7 +286,7 @@ class Rehearsal {
              const SequenceBounds& bounds, int64_t num_sequences) {
     const Workspace::Scope scope(workspace_);
     const FullestBatch fullest = fullest_batch(
-        bounds, num_sequences, data_ranks(),
+        bounds, num_sequences, ranks(),
         {.max_tokens = config_.policy.sequence_packing.logprob_mb_tokens, .multiple = 1},
         !config_.is_sft() && has_cuts(), allocator_);
     const ops::TokenLogprobs out{

@@ -92,9 +92,7 @@ UpdateResult update_policy(const LossConfig& loss, model::Transformer& policy,
   lengths.reserve(sequences.size());
   for (const RolloutSequence& sequence : sequences) lengths.push_back(sequence.length());
   const parallel::AxisGroup& data = store.groups().data;
-  const auto dealt = deal_micro_batches(
-      lengths, {.gtp_remat = store.groups().gtp_remat.size(), .dp = store.groups().dp.size()},
-      options.micro_batches);
+  const auto dealt = deal_micro_batches(lengths, data_ranks(store.groups()), options.micro_batches);
   store.zero_gradients();
   const OwnResults own =
       train_own(loss, result.counts, policy, dealt[static_cast<size_t>(data.rank())], sequences,

@@ -70,9 +70,8 @@ SequenceLogprobs score_sequences(model::Transformer& transformer,
   std::vector<int64_t> lengths;
   lengths.reserve(sequences.size());
   for (const RolloutSequence& sequence : sequences) lengths.push_back(sequence.length());
-  const auto dealt =
-      deal_micro_batches(lengths, {.gtp_remat = groups.gtp_remat.size(), .dp = groups.dp.size()},
-                         {.max_tokens = options.max_tokens, .multiple = 1});
+  const auto dealt = deal_micro_batches(lengths, data_ranks(groups),
+                                        {.max_tokens = options.max_tokens, .multiple = 1});
   const OwnScores own = score_own(transformer, dealt[static_cast<size_t>(groups.data.rank())],
                                   sequences, options, ctx);
   Communicator& data = groups.data.communicator();

@@ -36,8 +36,7 @@ double sum_nll(const parallel::ProcessGroups& groups,
   lengths.reserve(examples.size());
   for (const SupervisedExample& example : examples) lengths.push_back(example.num_tokens());
   const parallel::AxisGroup& data = groups.data;
-  const auto dealt = deal_micro_batches(
-      lengths, {.gtp_remat = groups.gtp_remat.size(), .dp = groups.dp.size()}, rule);
+  const auto dealt = deal_micro_batches(lengths, data_ranks(groups), rule);
   std::vector<int64_t> own_indices;
   std::vector<double> own_sums;
   for (const MicroBatch& micro_batch : dealt[static_cast<size_t>(data.rank())]) {

@@ -9,6 +9,10 @@
 
 namespace grpo::rl {
 
+DataRanks data_ranks(const parallel::ProcessGroups& groups) {
+  return {.gtp_remat = groups.gtp_remat.size(), .dp = groups.dp.size()};
+}
+
 int64_t least_micro_batches(const DataRanks& ranks, const MicroBatchRule& rule) {
   CHECK(ranks.gtp_remat >= 1 && ranks.dp >= 1 && rule.multiple >= 1);
   return ranks.dp * ((ranks.gtp_remat + rule.multiple - 1) / rule.multiple * rule.multiple);

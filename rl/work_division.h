@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/process_groups.h"
+
 namespace grpo::rl {
 
 // Indices into the update's sequences, ascending. An empty one is a pass of weight zero.
@@ -20,6 +22,8 @@ struct DataRanks {
 
   int size() const { return gtp_remat * dp; }
 };
+
+DataRanks data_ranks(const parallel::ProcessGroups& groups);
 
 struct MicroBatchRule {
   int64_t max_tokens;  // of one

@@ -90,8 +90,8 @@ def main(arguments):
     ]
     for line in lines:
         print(line)
-    verdict = f"{len(lines)} differences" if lines else "equal"
-    print(f"{verdict}: {num_values} values of metrics and {len(names)} files of samples compared")
+    verdict = f"{len(lines)} different" if lines else "equal"
+    print(f"{verdict}: values of metrics compared {num_values}, files of samples {len(names)}")
     return 1 if lines else 0
 
 

@@ -47,7 +47,7 @@ class CompareRunsTest(unittest.TestCase):
             {"timing/train/total": {"1": 2.0}, "refit/seconds": {}, "gtp/gathers": {"1": 0.0}},
         )
         code, out, _ = self.compare(first, second)
-        self.assertEqual((code, out), (0, "equal: 4 values of metrics and 1 files of samples compared\n"))
+        self.assertEqual((code, out), (0, "equal: values of metrics compared 4, files of samples 1\n"))
         code, out, _ = self.compare("--same-layout", first, second)
         self.assertEqual(code, 1)
         self.assertIn("gtp/gathers: differs at 1 of 1 steps, first at step 1: 9.0 and 0.0", out)
@@ -60,7 +60,7 @@ class CompareRunsTest(unittest.TestCase):
         self.assertIn(
             "train/loss: differs at 2 of 3 steps, first at step 2: 0.30000000000000004 and 0.3\n", out
         )
-        self.assertIn("1 differences: 4 values", out)
+        self.assertIn("1 different: values of metrics compared 4,", out)
 
     def test_missing_steps_metrics_and_samples_differ(self):
         first = self.run_folder("a", {"train/extra": {"3": 1.0}})
