@@ -1,11 +1,11 @@
 // grpo_train: the only place where errors become exit codes.
 #include <signal.h>
 
-#include "app/command_line.h"
-#include "app/commands.h"
-#include "app/error_line.h"
-#include "app/launch.h"
-#include "app/text_file.h"
+#include "app/commands/command_line.h"
+#include "app/commands/commands.h"
+#include "app/launch/launch.h"
+#include "app/text/error_line.h"
+#include "app/text/text_file.h"
 #include "model/core/errors.h"
 
 namespace grpo::app {

@@ -8,10 +8,10 @@
 
 #include "model/core/parameter_store.h"
 #include "model/core/use_schedule.h"
+#include "model/files/model_config.h"
 #include "model/layers/attention_layer.h"
 #include "model/layers/lm_head.h"
 #include "model/layers/mlp_layer.h"
-#include "model/model_config.h"
 #include "model/packed_batch.h"
 #include "model/transformer_parameters.h"
 

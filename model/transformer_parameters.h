@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "model/core/parameter_spec.h"
-#include "model/model_config.h"
+#include "model/files/model_config.h"
 
 namespace grpo::model {
 

@@ -7,7 +7,7 @@
 
 #include "model/core/buffer.h"
 #include "model/core/communicator.h"
-#include "parallel/process_groups.h"
+#include "parallel/layout/process_groups.h"
 
 namespace grpo::testing {
 

@@ -10,8 +10,8 @@
 
 #include "model/ops/matrix_library.h"
 #include "model/transformer.h"
-#include "parallel/process_groups.h"
-#include "parallel/sharded_parameter_store.h"
+#include "parallel/layout/process_groups.h"
+#include "parallel/store/sharded_parameter_store.h"
 #include "tests/test_device.h"
 
 namespace grpo::testing {

@@ -9,7 +9,7 @@
 
 #include "model/core/counter_rng.h"
 #include "model/core/host_transfer.h"
-#include "rl/work_division.h"
+#include "rl/data/work_division.h"
 
 namespace grpo::testing {
 

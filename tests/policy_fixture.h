@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "rl/policy_update.h"
+#include "rl/loop/policy_update.h"
 #include "tests/delayed_communicator.h"
 #include "tests/model_fixture.h"
 #include "tests/run_ranks.h"

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "parallel/world.h"
+#include "parallel/comm/world.h"
 
 namespace grpo::testing {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "model/ops/attention_cpu.h"
-#include "model/ops/attention_cuda.h"
+#include "model/ops/cpu/entry_points.h"
+#include "model/ops/cuda/entry_points.h"
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
 
@@ -89,9 +89,9 @@ void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& q, co
       op, q.dtype(), ctx,
       [&]<typename A>(A) {
         check_sequences(op, q, kv);
-        attention_forward_cpu<A>(out, lse, q, kv, scale, ctx);
+        cpu::attention_forward<A>(out, lse, q, kv, scale, ctx);
       },
-      [&] { attention_forward_cuda(out, lse, q, kv, scale, ctx); });
+      [&] { cuda::attention_forward(out, lse, q, kv, scale, ctx); });
 }
 
 void attention_backward(const AttentionGradients& gradients, const Tensor& dout,
@@ -114,9 +114,9 @@ void attention_backward(const AttentionGradients& gradients, const Tensor& dout,
       [&]<typename A>(A) {
         check_sequences(op, q, kv);
         check_packed(op, kv);
-        attention_backward_cpu<A>(gradients, dout, saved, kv, scale, ctx);
+        cpu::attention_backward<A>(gradients, dout, saved, kv, scale, ctx);
       },
-      [&] { attention_backward_cuda(gradients, dout, saved, kv, scale, ctx); });
+      [&] { cuda::attention_backward(gradients, dout, saved, kv, scale, ctx); });
 }
 
 }  // namespace grpo::ops

@@ -13,6 +13,9 @@ namespace grpo::ops {
 // called too, to take it and return; the others have nothing to do.
 enum class Scratch : bool { kNone, kTakes };
 
+// Throws CudaError in a build without CUDA operators.
+void require_cuda_operators();
+
 // Runs the implementation for the operator's device.
 template <Scratch kScratch = Scratch::kNone, typename CpuFunction, typename CudaFunction>
 void dispatch_device(const OpContext& ctx, CpuFunction&& cpu, CudaFunction&& cuda) {
@@ -24,6 +27,7 @@ void dispatch_device(const OpContext& ctx, CpuFunction&& cpu, CudaFunction&& cud
     case DeviceKind::kCpu:
       return std::forward<CpuFunction>(cpu)();
     case DeviceKind::kCuda:
+      require_cuda_operators();
       return std::forward<CudaFunction>(cuda)();
   }
 }

@@ -1,10 +1,9 @@
 #include "model/ops/embedding.h"
 
+#include "model/ops/cpu/entry_points.h"
+#include "model/ops/cuda/entry_points.h"
 #include "model/ops/dispatch.h"
-#include "model/ops/embedding_cpu.h"
-#include "model/ops/embedding_cuda.h"
 #include "model/ops/operand_checks.h"
-#include "model/ops/rows_cuda.h"
 
 namespace grpo::ops {
 
@@ -19,8 +18,8 @@ void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& we
   checks.expect("out", out, weight.dtype(), {tokens.size(0), weight.size(1)});
   dispatch(
       op, weight.dtype(), ctx,
-      [&]<typename A>(A) { embedding_forward_cpu<A>(out, tokens, weight); },
-      [&] { gather_rows_cuda(out, weight, tokens, ctx); });
+      [&]<typename A>(A) { cpu::embedding_forward<A>(out, tokens, weight); },
+      [&] { cuda::gather_rows(out, weight, tokens, ctx); });
 }
 
 void embedding_backward(const Tensor& dweight, const Tensor& dout, const Tensor& tokens,
@@ -35,8 +34,8 @@ void embedding_backward(const Tensor& dweight, const Tensor& dout, const Tensor&
   checks.expect("tokens", tokens, DType::kInt32, {dout.size(0)});
   dispatch<Scratch::kTakes>(
       op, dout.dtype(), ctx,
-      [&]<typename A>(A) { embedding_backward_cpu<A>(dweight, dout, tokens, accumulate, ctx); },
-      [&] { embedding_backward_cuda(dweight, dout, tokens, accumulate, ctx); });
+      [&]<typename A>(A) { cpu::embedding_backward<A>(dweight, dout, tokens, accumulate, ctx); },
+      [&] { cuda::embedding_backward(dweight, dout, tokens, accumulate, ctx); });
 }
 
 }  // namespace grpo::ops

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 
+#include "model/ops/cpu/entry_points.h"
+#include "model/ops/cuda/entry_points.h"
 #include "model/ops/dispatch.h"
-#include "model/ops/linear_bias_cuda.h"
-#include "model/ops/linear_cpu.h"
-#include "model/ops/linear_cuda.h"
-#include "model/ops/linear_exactness_cuda.h"
 #include "model/ops/operand_checks.h"
 
 namespace grpo::ops {
@@ -51,9 +49,9 @@ void linear_forward(const Tensor& out, const Tensor& x, const Tensor& weight, co
   dispatch_linear(
       op, x.dtype(), out.dtype(), ctx,
       [&]<typename A, typename Out>(A, Out) {
-        linear_forward_cpu<A, Out>(out, x, weight, bias, ctx);
+        cpu::linear_forward<A, Out>(out, x, weight, bias, ctx);
       },
-      [&] { linear_forward_cuda(out, x, weight, bias, ctx); });
+      [&] { cuda::linear_forward(out, x, weight, bias, ctx); });
 }
 
 void linear_backward_input(const Tensor& dx, const Tensor& dout, const Tensor& weight,
@@ -68,9 +66,9 @@ void linear_backward_input(const Tensor& dx, const Tensor& dout, const Tensor& w
   dispatch_linear(
       op, dx.dtype(), dout.dtype(), ctx,
       [&]<typename A, typename G>(A, G) {
-        linear_backward_input_cpu<A, G>(dx, dout, weight, accumulate, ctx);
+        cpu::linear_backward_input<A, G>(dx, dout, weight, accumulate, ctx);
       },
-      [&] { linear_backward_input_cuda(dx, dout, weight, accumulate, ctx); });
+      [&] { cuda::linear_backward_input(dx, dout, weight, accumulate, ctx); });
 }
 
 void linear_backward_weight(const Tensor& dweight, const Tensor& dout, const Tensor& x,
@@ -85,9 +83,9 @@ void linear_backward_weight(const Tensor& dweight, const Tensor& dout, const Ten
   dispatch_linear(
       op, x.dtype(), dout.dtype(), ctx,
       [&]<typename A, typename G>(A, G) {
-        linear_backward_weight_cpu<A, G>(dweight, dout, x, accumulate, ctx);
+        cpu::linear_backward_weight<A, G>(dweight, dout, x, accumulate, ctx);
       },
-      [&] { linear_backward_weight_cuda(dweight, dout, x, accumulate, ctx); });
+      [&] { cuda::linear_backward_weight(dweight, dout, x, accumulate, ctx); });
 }
 
 void linear_backward_bias(const Tensor& dbias, const Tensor& dout, bool accumulate,
@@ -99,8 +97,8 @@ void linear_backward_bias(const Tensor& dbias, const Tensor& dout, bool accumula
   checks.expect("dbias", dbias, DType::kFloat32, {dout.size(1)});
   dispatch(
       op, dout.dtype(), ctx,
-      [&]<typename G>(G) { linear_backward_bias_cpu<G>(dbias, dout, accumulate); },
-      [&] { linear_backward_bias_cuda(dbias, dout, accumulate, ctx); });
+      [&]<typename G>(G) { cpu::linear_backward_bias<G>(dbias, dout, accumulate); },
+      [&] { cuda::linear_backward_bias(dbias, dout, accumulate, ctx); });
 }
 
 void check_linear_exactness(const Tensor& weight, const Tensor& bias, DType product,
@@ -113,11 +111,11 @@ void check_linear_exactness(const Tensor& weight, const Tensor& bias, DType prod
   if (ctx.device.kind == DeviceKind::kCpu) return;
   const Workspace::Scope scope(ctx.workspace);
   const int64_t most = std::max(max_rows, kProbeRows);
-  const LinearProbe probe{.x = ctx.workspace.take(weight.dtype(), {most, weight.size(1)}),
-                          .wanted = ctx.workspace.take(product, {kProbeRows, weight.size(0)}),
-                          .out = ctx.workspace.take(product, {most, weight.size(0)})};
+  const cuda::LinearProbe probe{.x = ctx.workspace.take(weight.dtype(), {most, weight.size(1)}),
+                                .wanted = ctx.workspace.take(product, {kProbeRows, weight.size(0)}),
+                                .out = ctx.workspace.take(product, {most, weight.size(0)})};
   dispatch_device(
-      ctx, [] {}, [&] { check_linear_exactness_cuda(probe, weight, bias, ctx); });
+      ctx, [] {}, [&] { cuda::check_linear_exactness(probe, weight, bias, ctx); });
 }
 
 }  // namespace grpo::ops

@@ -1,8 +1,8 @@
 #include "model/ops/log_softmax.h"
 
+#include "model/ops/cpu/entry_points.h"
+#include "model/ops/cuda/entry_points.h"
 #include "model/ops/dispatch.h"
-#include "model/ops/log_softmax_cpu.h"
-#include "model/ops/log_softmax_cuda.h"
 #include "model/ops/operand_checks.h"
 #include "model/ops/softmax_order.h"
 
@@ -33,8 +33,8 @@ void compute_cuts(TokenCut* cuts, const Tensor& logits, const SamplingFilter& fi
   CHECK(filter.top_p > 0.0 && filter.top_p <= 1.0, "{}: top_p {}, wanted in (0, 1]", op,
         filter.top_p);
   dispatch_device<Scratch::kTakes>(
-      ctx, [&] { compute_cuts_cpu(cuts, logits, filter, ctx); },
-      [&] { compute_cuts_cuda(cuts, logits, filter, ctx); });
+      ctx, [&] { cpu::compute_cuts(cuts, logits, filter, ctx); },
+      [&] { cuda::compute_cuts(cuts, logits, filter, ctx); });
 }
 
 void token_logprobs(const TokenLogprobs& out, const Tensor& logits, const Tensor& targets,
@@ -48,8 +48,8 @@ void token_logprobs(const TokenLogprobs& out, const Tensor& logits, const Tensor
   checks.expect_if_present("sums", out.sums, DType::kUint8, {logits.size(0), kRowSumsBytes});
   checks.expect("targets", targets, DType::kInt32, {logits.size(0)});
   dispatch_device(
-      ctx, [&] { token_logprobs_cpu(out, logits, targets, cuts, inv_temperature); },
-      [&] { token_logprobs_cuda(out, logits, targets, cuts, inv_temperature, ctx); });
+      ctx, [&] { cpu::token_logprobs(out, logits, targets, cuts, inv_temperature); },
+      [&] { cuda::token_logprobs(out, logits, targets, cuts, inv_temperature, ctx); });
 }
 
 void token_logprobs_backward(const Tensor& dlogits, const Tensor& logits,
@@ -68,11 +68,11 @@ void token_logprobs_backward(const Tensor& dlogits, const Tensor& logits,
   dispatch(
       op, dlogits.dtype(), ctx,
       [&]<typename A>(A) {
-        token_logprobs_backward_cpu<A>(dlogits, logits, gradients, targets, cuts, inv_temperature);
+        cpu::token_logprobs_backward<A>(dlogits, logits, gradients, targets, cuts, inv_temperature);
       },
       [&] {
-        token_logprobs_backward_cuda(dlogits, logits, gradients, targets, cuts, inv_temperature,
-                                     ctx);
+        cuda::token_logprobs_backward(dlogits, logits, gradients, targets, cuts, inv_temperature,
+                                      ctx);
       });
 }
 

@@ -1,9 +1,9 @@
 #include "model/ops/optimizer_step.h"
 
+#include "model/ops/cpu/entry_points.h"
+#include "model/ops/cuda/entry_points.h"
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
-#include "model/ops/optimizer_step_cpu.h"
-#include "model/ops/optimizer_step_cuda.h"
 
 namespace grpo::ops {
 
@@ -22,8 +22,8 @@ void adamw_step(const AdamWState& state, const Tensor& weight, const Tensor& gra
   CHECK(scalars.step >= 1, "{}: step {} is not 1-based", op, scalars.step);
   dispatch(
       op, weight.dtype(), ctx,
-      [&]<typename W>(W) { adamw_step_cpu<W>(state, weight, gradient, scalars); },
-      [&] { adamw_step_cuda(state, weight, gradient, scalars, ctx); });
+      [&]<typename W>(W) { cpu::adamw_step<W>(state, weight, gradient, scalars); },
+      [&] { cuda::adamw_step(state, weight, gradient, scalars, ctx); });
 }
 
 void sgd_step(const Tensor& master, const Tensor& weight, const Tensor& gradient,
@@ -37,8 +37,8 @@ void sgd_step(const Tensor& master, const Tensor& weight, const Tensor& gradient
   checks.expect("gradient", gradient, DType::kFloat32, master.shape());
   dispatch(
       op, weight.dtype(), ctx,
-      [&]<typename W>(W) { sgd_step_cpu<W>(master, weight, gradient, scalars); },
-      [&] { sgd_step_cuda(master, weight, gradient, scalars, ctx); });
+      [&]<typename W>(W) { cpu::sgd_step<W>(master, weight, gradient, scalars); },
+      [&] { cuda::sgd_step(master, weight, gradient, scalars, ctx); });
 }
 
 }  // namespace grpo::ops

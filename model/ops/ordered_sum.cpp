@@ -2,10 +2,10 @@
 
 #include <array>
 
+#include "model/ops/cpu/entry_points.h"
+#include "model/ops/cuda/entry_points.h"
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
-#include "model/ops/ordered_sum_cpu.h"
-#include "model/ops/ordered_sum_cuda.h"
 
 namespace grpo::ops {
 
@@ -24,7 +24,7 @@ void ordered_sum(const Tensor& out, std::span<const Tensor> rows, OpContext& ctx
     while (count < some.size() && begin < rows.size()) some[count++] = rows[begin++];
     const std::span<const Tensor> summed(some.data(), count);
     dispatch_device(
-        ctx, [&] { ordered_sum_cpu(out, summed); }, [&] { ordered_sum_cuda(out, summed, ctx); });
+        ctx, [&] { cpu::ordered_sum(out, summed); }, [&] { cuda::ordered_sum(out, summed, ctx); });
   }
 }
 

@@ -2,10 +2,10 @@
 
 #include <vector>
 
+#include "model/ops/cpu/entry_points.h"
+#include "model/ops/cuda/entry_points.h"
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
-#include "model/ops/page_copy_cpu.h"
-#include "model/ops/page_copy_cuda.h"
 
 namespace grpo::ops {
 
@@ -30,7 +30,8 @@ void copy_pages(const Tensor& planes, std::span<const PageCopy> copies, OpContex
     role_of(copy.source) = Role::kRead;
   }
   dispatch_device(
-      ctx, [&] { copy_pages_cpu(planes, copies); }, [&] { copy_pages_cuda(planes, copies, ctx); });
+      ctx, [&] { cpu::copy_pages(planes, copies); },
+      [&] { cuda::copy_pages(planes, copies, ctx); });
 }
 
 }  // namespace grpo::ops

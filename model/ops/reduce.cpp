@@ -1,9 +1,9 @@
 #include "model/ops/reduce.h"
 
+#include "model/ops/cpu/entry_points.h"
+#include "model/ops/cuda/entry_points.h"
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
-#include "model/ops/reduce_cpu.h"
-#include "model/ops/reduce_cuda.h"
 
 namespace grpo::ops {
 
@@ -15,9 +15,9 @@ void largest_magnitudes(std::span<float> largest, std::span<const Tensor> xs, Op
   dispatch_device(
       ctx,
       [&] {
-        for (size_t i = 0; i < xs.size(); ++i) largest[i] = largest_magnitude_cpu(xs[i]);
+        for (size_t i = 0; i < xs.size(); ++i) largest[i] = cpu::largest_magnitude(xs[i]);
       },
-      [&] { largest_magnitudes_cuda(largest, xs, ctx); });
+      [&] { cuda::largest_magnitudes(largest, xs, ctx); });
 }
 
 FixedPoint square_sum(std::span<const Tensor> xs, const SquareGrid& grid, OpContext& ctx) {
@@ -27,9 +27,9 @@ FixedPoint square_sum(std::span<const Tensor> xs, const SquareGrid& grid, OpCont
   dispatch_device(
       ctx,
       [&] {
-        for (const Tensor& x : xs) units += square_sum_cpu(x, grid);
+        for (const Tensor& x : xs) units += cpu::square_sum(x, grid);
       },
-      [&] { units = square_sum_cuda(xs, grid, ctx); });
+      [&] { units = cuda::square_sum(xs, grid, ctx); });
   return units;
 }
 
@@ -44,10 +44,10 @@ void convert(const Tensor& destination, const Tensor& source, OpContext& ctx) {
       [&] {
         dispatch_dtype(op, destination.dtype(), [&]<typename To>(To) {
           dispatch_dtype(op, source.dtype(),
-                         [&]<typename From>(From) { convert_cpu<To, From>(destination, source); });
+                         [&]<typename From>(From) { cpu::convert<To, From>(destination, source); });
         });
       },
-      [&] { convert_cuda(destination, source, ctx); });
+      [&] { cuda::convert(destination, source, ctx); });
 }
 
 void add_into(const Tensor& y, const Tensor& x, OpContext& ctx) {
@@ -57,7 +57,7 @@ void add_into(const Tensor& y, const Tensor& x, OpContext& ctx) {
   checks.expect("x", x, DType::kFloat32, x.shape());
   checks.expect_num_elements("x", x, y.num_elements());
   dispatch_device(
-      ctx, [&] { add_into_cpu(y, x); }, [&] { add_into_cuda(y, x, ctx); });
+      ctx, [&] { cpu::add_into(y, x); }, [&] { cuda::add_into(y, x, ctx); });
 }
 
 }  // namespace grpo::ops

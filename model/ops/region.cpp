@@ -1,9 +1,9 @@
 #include "model/ops/region.h"
 
+#include "model/ops/cpu/entry_points.h"
+#include "model/ops/cuda/entry_points.h"
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
-#include "model/ops/region_cpu.h"
-#include "model/ops/region_cuda.h"
 
 namespace grpo::ops {
 
@@ -38,10 +38,10 @@ void copy_regions(std::span<const RegionCopy> copies, const Tensor& num_changed,
       ctx,
       [&] {
         for (const auto& [destination, source] : copies) {
-          copy_region_cpu(destination, source, num_changed);
+          cpu::copy_region(destination, source, num_changed);
         }
       },
-      [&] { copy_regions_cuda(copies, num_changed, ctx); });
+      [&] { cuda::copy_regions(copies, num_changed, ctx); });
 }
 
 void add_fingerprints(const Tensor& sum, std::span<const PlacedRegion> regions, DType dtype,
@@ -53,9 +53,9 @@ void add_fingerprints(const Tensor& sum, std::span<const PlacedRegion> regions, 
   dispatch_device(
       ctx,
       [&] {
-        for (const auto& [region, place] : regions) add_fingerprint_cpu(sum, region, place, dtype);
+        for (const auto& [region, place] : regions) cpu::add_fingerprint(sum, region, place, dtype);
       },
-      [&] { add_fingerprints_cuda(sum, regions, dtype, ctx); });
+      [&] { cuda::add_fingerprints(sum, regions, dtype, ctx); });
 }
 
 }  // namespace grpo::ops

@@ -1,9 +1,9 @@
 #include "model/ops/residual.h"
 
+#include "model/ops/cpu/entry_points.h"
+#include "model/ops/cuda/entry_points.h"
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
-#include "model/ops/residual_cpu.h"
-#include "model/ops/residual_cuda.h"
 
 namespace grpo::ops {
 
@@ -14,8 +14,8 @@ void residual_add(const Tensor& out, const Tensor& a, const Tensor& b, OpContext
   checks.expect("a", a, out.dtype(), out.shape());
   checks.expect("b", b, out.dtype(), out.shape());
   dispatch(
-      op, out.dtype(), ctx, [&]<typename A>(A) { residual_add_cpu<A>(out, a, b); },
-      [&] { residual_add_cuda(out, a, b, ctx); });
+      op, out.dtype(), ctx, [&]<typename A>(A) { cpu::residual_add<A>(out, a, b); },
+      [&] { cuda::residual_add(out, a, b, ctx); });
 }
 
 }  // namespace grpo::ops

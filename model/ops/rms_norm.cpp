@@ -1,9 +1,9 @@
 #include "model/ops/rms_norm.h"
 
+#include "model/ops/cpu/entry_points.h"
+#include "model/ops/cuda/entry_points.h"
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
-#include "model/ops/rms_norm_cpu.h"
-#include "model/ops/rms_norm_cuda.h"
 
 namespace grpo::ops {
 
@@ -18,8 +18,8 @@ void rms_norm_forward(const Tensor& out, const Tensor& rstd, const Tensor& x, co
   checks.expect_if_present("rstd", rstd, DType::kFloat32, {x.size(0)});
   dispatch(
       op, x.dtype(), ctx,
-      [&]<typename A>(A) { rms_norm_forward_cpu<A>(out, rstd, x, weight, epsilon); },
-      [&] { rms_norm_forward_cuda(out, rstd, x, weight, epsilon, ctx); });
+      [&]<typename A>(A) { cpu::rms_norm_forward<A>(out, rstd, x, weight, epsilon); },
+      [&] { cuda::rms_norm_forward(out, rstd, x, weight, epsilon, ctx); });
 }
 
 void residual_rms_norm_forward(const NormedSum& out, const Tensor& x, const Tensor& addend,
@@ -35,8 +35,8 @@ void residual_rms_norm_forward(const NormedSum& out, const Tensor& x, const Tens
   checks.expect_if_present("rstd", out.rstd, DType::kFloat32, {x.size(0)});
   dispatch(
       op, x.dtype(), ctx,
-      [&]<typename A>(A) { residual_rms_norm_forward_cpu<A>(out, x, addend, weight, epsilon); },
-      [&] { residual_rms_norm_forward_cuda(out, x, addend, weight, epsilon, ctx); });
+      [&]<typename A>(A) { cpu::residual_rms_norm_forward<A>(out, x, addend, weight, epsilon); },
+      [&] { cuda::residual_rms_norm_forward(out, x, addend, weight, epsilon, ctx); });
 }
 
 void rms_norm_backward(const RmsNormGradients& gradients, const Tensor& dout, const Tensor& x,
@@ -52,8 +52,8 @@ void rms_norm_backward(const RmsNormGradients& gradients, const Tensor& dout, co
   checks.expect("rstd", rstd, DType::kFloat32, {x.size(0)});
   dispatch(
       op, x.dtype(), ctx,
-      [&]<typename A>(A) { rms_norm_backward_cpu<A>(gradients, dout, x, weight, rstd); },
-      [&] { rms_norm_backward_cuda(gradients, dout, x, weight, rstd, ctx); });
+      [&]<typename A>(A) { cpu::rms_norm_backward<A>(gradients, dout, x, weight, rstd); },
+      [&] { cuda::rms_norm_backward(gradients, dout, x, weight, rstd, ctx); });
 }
 
 }  // namespace grpo::ops

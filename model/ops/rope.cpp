@@ -3,10 +3,10 @@
 #include <cmath>
 #include <vector>
 
+#include "model/ops/cpu/entry_points.h"
+#include "model/ops/cuda/entry_points.h"
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
-#include "model/ops/rope_cpu.h"
-#include "model/ops/rope_cuda.h"
 
 namespace grpo::ops {
 
@@ -51,8 +51,8 @@ void qkv_rope_forward(const Tensor& q, const Tensor& keys, const Tensor& values,
   CHECK(q.size(2) % 2 == 0, "{}: head dim {} is odd", op, q.size(2));
   dispatch(
       op, q.dtype(), ctx,
-      [&]<typename A>(A) { qkv_rope_forward_cpu<A>(q, keys, values, qkv, positions, table); },
-      [&] { qkv_rope_forward_cuda(q, keys, values, qkv, positions, table, ctx); });
+      [&]<typename A>(A) { cpu::qkv_rope_forward<A>(q, keys, values, qkv, positions, table); },
+      [&] { cuda::qkv_rope_forward(q, keys, values, qkv, positions, table, ctx); });
 }
 
 void qkv_rope_backward(const Tensor& dqkv, const Tensor& dq, const Tensor& dkeys,
@@ -73,8 +73,8 @@ void qkv_rope_backward(const Tensor& dqkv, const Tensor& dq, const Tensor& dkeys
   CHECK(dq.size(2) % 2 == 0, "{}: head dim {} is odd", op, dq.size(2));
   dispatch(
       op, dq.dtype(), ctx,
-      [&]<typename A>(A) { qkv_rope_backward_cpu<A>(dqkv, dq, dkeys, dvalues, positions, table); },
-      [&] { qkv_rope_backward_cuda(dqkv, dq, dkeys, dvalues, positions, table, ctx); });
+      [&]<typename A>(A) { cpu::qkv_rope_backward<A>(dqkv, dq, dkeys, dvalues, positions, table); },
+      [&] { cuda::qkv_rope_backward(dqkv, dq, dkeys, dvalues, positions, table, ctx); });
 }
 
 }  // namespace grpo::ops

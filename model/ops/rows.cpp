@@ -1,9 +1,9 @@
 #include "model/ops/rows.h"
 
+#include "model/ops/cpu/entry_points.h"
+#include "model/ops/cuda/entry_points.h"
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
-#include "model/ops/rows_cpu.h"
-#include "model/ops/rows_cuda.h"
 
 namespace grpo::ops {
 
@@ -24,15 +24,15 @@ void check_rows(const OperandChecks& checks, const Tensor& picked, const Tensor&
 void gather_rows(const Tensor& out, const Tensor& x, const Tensor& indices, OpContext& ctx) {
   check_rows(OperandChecks("gather_rows", ctx), out, x, indices);
   dispatch_device(
-      ctx, [&] { gather_rows_cpu(out, x, indices); },
-      [&] { gather_rows_cuda(out, x, indices, ctx); });
+      ctx, [&] { cpu::gather_rows(out, x, indices); },
+      [&] { cuda::gather_rows(out, x, indices, ctx); });
 }
 
 void scatter_rows(const Tensor& out, const Tensor& x, const Tensor& indices, OpContext& ctx) {
   check_rows(OperandChecks("scatter_rows", ctx), x, out, indices);
   dispatch_device(
-      ctx, [&] { scatter_rows_cpu(out, x, indices); },
-      [&] { scatter_rows_cuda(out, x, indices, ctx); });
+      ctx, [&] { cpu::scatter_rows(out, x, indices); },
+      [&] { cuda::scatter_rows(out, x, indices, ctx); });
 }
 
 }  // namespace grpo::ops

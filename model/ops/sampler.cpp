@@ -1,9 +1,9 @@
 #include "model/ops/sampler.h"
 
+#include "model/ops/cpu/entry_points.h"
+#include "model/ops/cuda/entry_points.h"
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
-#include "model/ops/sampler_cpu.h"
-#include "model/ops/sampler_cuda.h"
 #include "model/ops/softmax_order.h"
 
 namespace grpo::ops {
@@ -44,15 +44,16 @@ void sample_tokens(SampledToken* out, const Tensor& logits, std::span<const Toke
         filter.top_p);
   check_draws(op, draws, logits.size(0));
   dispatch_device<Scratch::kTakes>(
-      ctx, [&] { sample_tokens_cpu(out, logits, draws, filter, ctx); },
-      [&] { sample_tokens_cuda(out, logits, draws, filter, ctx); });
+      ctx, [&] { cpu::sample_tokens(out, logits, draws, filter, ctx); },
+      [&] { cuda::sample_tokens(out, logits, draws, filter, ctx); });
 }
 
 void argmax_tokens(SampledToken* out, const Tensor& logits, OpContext& ctx) {
   const char* op = "argmax_tokens";
   check_logits(op, logits, ctx);
   dispatch_device(
-      ctx, [&] { argmax_tokens_cpu(out, logits); }, [&] { argmax_tokens_cuda(out, logits, ctx); });
+      ctx, [&] { cpu::argmax_tokens(out, logits); },
+      [&] { cuda::argmax_tokens(out, logits, ctx); });
 }
 
 }  // namespace grpo::ops

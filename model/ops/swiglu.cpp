@@ -1,9 +1,9 @@
 #include "model/ops/swiglu.h"
 
+#include "model/ops/cpu/entry_points.h"
+#include "model/ops/cuda/entry_points.h"
 #include "model/ops/dispatch.h"
 #include "model/ops/operand_checks.h"
-#include "model/ops/swiglu_cpu.h"
-#include "model/ops/swiglu_cuda.h"
 
 namespace grpo::ops {
 
@@ -14,8 +14,8 @@ void swiglu_forward(const Tensor& out, const Tensor& gate_up, OpContext& ctx) {
   checks.expect_activation("out", out);
   checks.expect("gate_up", gate_up, out.dtype(), {out.size(0), 2 * out.size(1)});
   dispatch(
-      op, out.dtype(), ctx, [&]<typename A>(A) { swiglu_forward_cpu<A>(out, gate_up); },
-      [&] { swiglu_forward_cuda(out, gate_up, ctx); });
+      op, out.dtype(), ctx, [&]<typename A>(A) { cpu::swiglu_forward<A>(out, gate_up); },
+      [&] { cuda::swiglu_forward(out, gate_up, ctx); });
 }
 
 void swiglu_backward(const Tensor& dgate_up, const Tensor& dout, const Tensor& gate_up,
@@ -28,8 +28,8 @@ void swiglu_backward(const Tensor& dgate_up, const Tensor& dout, const Tensor& g
   checks.expect("dgate_up", dgate_up, dout.dtype(), gate_up.shape());
   dispatch(
       op, dout.dtype(), ctx,
-      [&]<typename A>(A) { swiglu_backward_cpu<A>(dgate_up, dout, gate_up); },
-      [&] { swiglu_backward_cuda(dgate_up, dout, gate_up, ctx); });
+      [&]<typename A>(A) { cpu::swiglu_backward<A>(dgate_up, dout, gate_up); },
+      [&] { cuda::swiglu_backward(dgate_up, dout, gate_up, ctx); });
 }
 
 }  // namespace grpo::ops

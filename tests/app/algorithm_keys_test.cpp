@@ -2,7 +2,8 @@
 // validation, early stop and ranked checkpoints.
 #include <gtest/gtest.h>
 
-#include "rl/run_config.h"
+#include "rl/config/resolve_config.h"
+#include "rl/config/run_config.h"
 #include "tests/app/bad_config.h"
 
 namespace grpo::app {

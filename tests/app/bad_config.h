@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "app/yaml_config_reader.h"
+#include "app/config/yaml_config_reader.h"
 #include "model/core/errors.h"
 #include "tests/app/scratch_folder.h"
 

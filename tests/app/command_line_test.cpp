@@ -1,10 +1,10 @@
-#include "app/command_line.h"
+#include "app/commands/command_line.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "app/inference_config.h"
+#include "app/config/inference_config.h"
 #include "model/core/errors.h"
 
 namespace grpo::app {

@@ -4,7 +4,8 @@
 
 #include <vector>
 
-#include "app/config_catalog.h"
+#include "app/config/config_catalog.h"
+#include "rl/config/resolve_config.h"
 #include "tests/app/bad_config.h"
 
 namespace grpo::app {

@@ -1,4 +1,4 @@
-#include "app/config_overrides.h"
+#include "app/config/config_overrides.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "app/config_reference.h"
+#include "app/config/config_reference.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "app/config_catalog.h"
-#include "rl/run_config.h"
+#include "app/config/config_catalog.h"
+#include "rl/config/run_config.h"
 
 namespace grpo::app {
 namespace {

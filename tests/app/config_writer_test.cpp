@@ -1,12 +1,12 @@
-#include "app/config_writer.h"
+#include "app/config/config_writer.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "app/scalar_text.h"
-#include "app/yaml_config_reader.h"
+#include "app/config/yaml_config_reader.h"
+#include "app/text/scalar_text.h"
 #include "tests/app/scratch_folder.h"
 
 namespace grpo::app {

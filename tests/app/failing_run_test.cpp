@@ -9,10 +9,11 @@
 #include <algorithm>
 #include <map>
 
-#include "app/rank_session.h"
-#include "app/yaml_config_reader.h"
+#include "app/config/yaml_config_reader.h"
+#include "app/launch/rank_session.h"
 #include "model/core/errors.h"
-#include "rl/trainer.h"
+#include "rl/config/resolve_config.h"
+#include "rl/run/trainer.h"
 #include "tests/app/scratch_folder.h"
 #include "tests/app/source_folder_test.h"
 #include "tests/test_device.h"

@@ -1,4 +1,4 @@
-#include "app/host_memory.h"
+#include "app/launch/host_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

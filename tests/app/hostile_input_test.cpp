@@ -11,9 +11,9 @@
 #include <limits>
 #include <span>
 
-#include "app/yaml_config_reader.h"
-#include "model/model_config.h"
-#include "model/safetensors.h"
+#include "app/config/yaml_config_reader.h"
+#include "model/files/model_config.h"
+#include "model/files/safetensors.h"
 #include "model/transformer_parameters.h"
 #include "tests/app/program.h"
 #include "tests/app/scratch_folder.h"

@@ -1,10 +1,10 @@
-#include "app/launch.h"
+#include "app/launch/launch.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "app/listen_host.h"
+#include "app/launch/listen_host.h"
 #include "model/core/errors.h"
 
 namespace grpo::app {

@@ -1,5 +1,5 @@
 // Ranks as processes: exit codes, signals, killed and stopped ranks.
-#include "app/local_ranks.h"
+#include "app/launch/local_ranks.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "model/core/errors.h"
-#include "parallel/world.h"
+#include "parallel/comm/world.h"
 
 namespace grpo::app {
 namespace {

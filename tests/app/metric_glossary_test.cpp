@@ -4,7 +4,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "rl/trainer.h"
+#include "rl/config/known_metrics.h"
+#include "rl/run/trainer.h"
 
 namespace grpo::app {
 namespace {

@@ -1,4 +1,4 @@
-#include "app/phase_board.h"
+#include "app/launch/phase_board.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-#include "app/printable_text.h"
+#include "app/text/printable_text.h"
 
 #include <gtest/gtest.h>
 

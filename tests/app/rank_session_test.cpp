@@ -1,4 +1,4 @@
-#include "app/rank_session.h"
+#include "app/launch/rank_session.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "app/stop_signals.h"
+#include "app/launch/stop_signals.h"
 #include "tests/app/scratch_folder.h"
 
 namespace grpo::app {

@@ -1,4 +1,4 @@
-#include "app/run_files.h"
+#include "app/output/run_files.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

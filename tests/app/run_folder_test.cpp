@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <thread>
 
-#include "app/commands.h"
-#include "app/error_line.h"
-#include "app/run_lock.h"
+#include "app/commands/commands.h"
+#include "app/output/run_lock.h"
+#include "app/text/error_line.h"
 #include "model/core/errors.h"
 #include "tests/app/scratch_folder.h"
 #include "tests/app/source_folder_test.h"

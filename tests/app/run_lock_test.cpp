@@ -1,4 +1,4 @@
-#include "app/run_lock.h"
+#include "app/output/run_lock.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "app/run_log.h"
+#include "app/output/run_log.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "app/stop_signals.h"
+#include "app/launch/stop_signals.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-#include "app/text_file.h"
+#include "app/text/text_file.h"
 
 #include <gtest/gtest.h>
 

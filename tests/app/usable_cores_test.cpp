@@ -1,4 +1,4 @@
-#include "app/usable_cores.h"
+#include "app/launch/usable_cores.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

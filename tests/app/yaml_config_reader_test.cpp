@@ -1,4 +1,4 @@
-#include "app/yaml_config_reader.h"
+#include "app/config/yaml_config_reader.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -354,7 +354,7 @@ TEST(YamlConfigReader, PlacesOfKeysAreKept) {
   const ScratchFolder folder;
   const std::string path =
       folder.write("c.yaml", with("gates:\n  - {metric: train/loss, max: 1}\n"));
-  KeyPlaces places;
+  ConfigOrigins places;
   load_run_config(path, {"policy.generation.top_k=5", "gates.0.max=2"}, &places);
   EXPECT_EQ(places.at("policy.model_name"), path + ":1:10");
   EXPECT_EQ(places.at("gates.0.metric"), path + ":4:6");

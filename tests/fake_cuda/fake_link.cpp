@@ -4,8 +4,8 @@
 #include <map>
 #include <utility>
 
-#include "parallel/device_link.h"
-#include "parallel/group_communicator.h"
+#include "parallel/comm/device_link.h"
+#include "parallel/comm/group_communicator.h"
 #include "tests/fake_cuda/fake_memory.h"
 #include "tests/fake_cuda/fake_streams.h"
 

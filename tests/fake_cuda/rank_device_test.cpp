@@ -1,5 +1,5 @@
 // Which device a rank gets: on a machine with one or more (fake) GPUs.
-#include "parallel/rank_device.h"
+#include "parallel/comm/rank_device.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
-#include "app/token_lines.h"
-#include "model/byte_level.h"
+#include "app/text/token_lines.h"
 #include "model/core/errors.h"
-#include "model/json_text.h"
-#include "rl/prompt_dataset.h"
+#include "model/files/json_text.h"
+#include "model/tokenizer/byte_level.h"
+#include "rl/data/prompt_dataset.h"
 #include "tests/fuzz/fuzz_targets.h"
 
 namespace grpo::fuzz {

@@ -1,7 +1,7 @@
 #include <filesystem>
 
 #include "model/core/errors.h"
-#include "model/model_config.h"
+#include "model/files/model_config.h"
 #include "tests/fuzz/fuzz_targets.h"
 
 namespace grpo::fuzz {

@@ -1,5 +1,5 @@
 #include "model/core/errors.h"
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "tests/fuzz/fuzz_targets.h"
 
 namespace grpo::fuzz {

@@ -1,5 +1,5 @@
 #include "model/core/errors.h"
-#include "model/tokenizer.h"
+#include "model/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz_targets.h"
 
 namespace grpo::fuzz {

@@ -1,10 +1,11 @@
 #include <vector>
 
-#include "app/config_writer.h"
-#include "app/unused_keys.h"
-#include "app/yaml_config_reader.h"
-#include "app/yaml_parser.h"
+#include "app/config/config_writer.h"
+#include "app/config/unused_keys.h"
+#include "app/config/yaml_config_reader.h"
+#include "app/config/yaml_parser.h"
 #include "model/core/errors.h"
+#include "rl/config/resolve_config.h"
 #include "tests/fuzz/fuzz_targets.h"
 
 namespace grpo::fuzz {
@@ -35,7 +36,7 @@ rl::RunConfig read(const std::string& text, const std::vector<std::string>& over
       app::read_config(app::parse_yaml_text(text, "fuzz.yaml"), overrides, catalog(),
                        [&](ConfigVisitor& visitor) { visit_fields(visitor, config); });
   app::refuse_unused_keys(config, root);
-  app::places_of(root);
+  app::config_origins(root);
   return config;
 }
 

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "model/core/host_transfer.h"
-#include "parallel/refit.h"
+#include "parallel/refit/refit.h"
 #include "tests/generation/engine_fixture.h"
 #include "tests/parallel/coded_weights.h"
 #include "tests/parallel/late_weights.h"

@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "rl/advantage.h"
-#include "rl/gdpo.h"
-#include "rl/reinforce_plus_plus.h"
-#include "rl/reward_shaping.h"
+#include "rl/objective/advantage.h"
+#include "rl/objective/gdpo.h"
+#include "rl/objective/reinforce_plus_plus.h"
+#include "rl/objective/reward_shaping.h"
 
 namespace grpo::golden {
 

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "rl/loss.h"
+#include "rl/objective/loss.h"
 #include "tests/golden/json_config_reader.h"
 
 namespace grpo::golden {

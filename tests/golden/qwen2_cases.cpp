@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "generation/engine.h"
-#include "model/safetensors.h"
-#include "parallel/weights_io.h"
-#include "rl/policy_loss.h"
+#include "model/files/safetensors.h"
+#include "parallel/checkpoint/weights_io.h"
+#include "rl/loop/policy_loss.h"
 #include "tests/model_fixture.h"
 
 namespace grpo::golden {

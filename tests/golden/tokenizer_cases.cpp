@@ -7,8 +7,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "model/chat_template.h"
-#include "model/tokenizer.h"
+#include "model/tokenizer/chat_template.h"
+#include "model/tokenizer/tokenizer.h"
 #include "tests/golden/case_kinds.h"
 #include "tests/golden/golden_json.h"
 

@@ -1,4 +1,4 @@
-#include "model/bpe_merges.h"
+#include "model/tokenizer/bpe_merges.h"
 
 #include <gtest/gtest.h>
 

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "model/byte_level.h"
 #include "model/core/errors.h"
-#include "model/tokenizer.h"
+#include "model/tokenizer/byte_level.h"
+#include "model/tokenizer/tokenizer.h"
 #include "tests/model/scratch_folder.h"
 
 namespace grpo::model {

@@ -1,4 +1,4 @@
-#include "model/checksum.h"
+#include "model/files/checksum.h"
 
 #include <gtest/gtest.h>
 

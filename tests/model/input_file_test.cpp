@@ -1,4 +1,4 @@
-#include "model/input_file.h"
+#include "model/files/input_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "model/model_config.h"
+#include "model/files/model_config.h"
 
 #include <gtest/gtest.h>
 

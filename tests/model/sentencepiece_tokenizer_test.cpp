@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "model/core/errors.h"
-#include "model/tokenizer.h"
+#include "model/tokenizer/tokenizer.h"
 #include "tests/model/scratch_folder.h"
 
 namespace grpo::model {

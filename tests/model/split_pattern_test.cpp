@@ -1,4 +1,4 @@
-#include "model/split_pattern.h"
+#include "model/tokenizer/split_pattern.h"
 
 #include <gtest/gtest.h>
 

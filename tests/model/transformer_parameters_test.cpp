@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "tests/model_fixture.h"
 
 namespace grpo::model {

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "model/core/host_transfer.h"
-#include "rl/sequence_scorer.h"
+#include "rl/loop/sequence_scorer.h"
 #include "tests/policy_fixture.h"
 
 namespace grpo::model {

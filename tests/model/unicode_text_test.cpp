@@ -1,4 +1,4 @@
-#include "model/unicode_text.h"
+#include "model/tokenizer/unicode_text.h"
 
 #include <gtest/gtest.h>
 

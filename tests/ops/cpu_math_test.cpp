@@ -1,10 +1,9 @@
-#include "model/ops/cpu_math.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <vector>
 
+#include "model/ops/cpu/scalar_math.h"
 #include "tests/ops/tolerances.h"
 
 namespace grpo::ops {

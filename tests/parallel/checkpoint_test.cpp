@@ -1,4 +1,4 @@
-#include "parallel/checkpoint.h"
+#include "parallel/checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

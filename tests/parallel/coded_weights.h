@@ -9,7 +9,7 @@
 
 #include "model/core/host_transfer.h"
 #include "model/core/parameter_spec.h"
-#include "parallel/sharded_parameter_store.h"
+#include "parallel/store/sharded_parameter_store.h"
 #include "tests/model_fixture.h"
 
 namespace grpo::parallel {

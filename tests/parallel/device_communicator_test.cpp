@@ -1,6 +1,6 @@
 // Collectives of tensors on devices give the bits of the host's communicator. Needs a device for
 // each rank, real or fake.
-#include "parallel/device_communicator.h"
+#include "parallel/comm/device_communicator.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 
 #include "model/core/counter_rng.h"
 #include "model/core/host_transfer.h"
-#include "rl/policy_loss.h"
-#include "rl/sequence_scorer.h"
+#include "rl/loop/policy_loss.h"
+#include "rl/loop/sequence_scorer.h"
 #include "tests/policy_fixture.h"
 
 namespace grpo::parallel {

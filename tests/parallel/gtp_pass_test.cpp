@@ -1,6 +1,6 @@
 // One pass over a store of two small matrices and a vector: what is gathered, freed, scattered and
 // refused.
-#include "parallel/gtp_pass.h"
+#include "parallel/store/gtp_pass.h"
 
 #include <gtest/gtest.h>
 

@@ -5,8 +5,8 @@
 
 #include "generation/engine.h"
 #include "model/core/host_transfer.h"
-#include "parallel/sharded_parameter_store.h"
-#include "rl/sequence_scorer.h"
+#include "parallel/store/sharded_parameter_store.h"
+#include "rl/loop/sequence_scorer.h"
 #include "tests/policy_fixture.h"
 
 namespace grpo::parallel {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "model/core/counter_rng.h"
-#include "parallel/host_collectives.h"
+#include "parallel/comm/host_collectives.h"
 #include "tests/parallel/small_store.h"
 
 namespace grpo::parallel {

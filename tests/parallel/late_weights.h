@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/sharded_parameter_store.h"
+#include "parallel/store/sharded_parameter_store.h"
 #include "tests/delayed_communicator.h"
 
 namespace grpo::parallel {

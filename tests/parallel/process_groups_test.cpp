@@ -1,11 +1,11 @@
-#include "parallel/process_groups.h"
+#include "parallel/layout/process_groups.h"
 
 #include <gtest/gtest.h>
 
 #include <type_traits>
 
 #include "model/core/errors.h"
-#include "parallel/host_collectives.h"
+#include "parallel/comm/host_collectives.h"
 #include "tests/model_fixture.h"
 #include "tests/run_ranks.h"
 

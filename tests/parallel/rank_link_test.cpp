@@ -1,5 +1,5 @@
 // A wait outside of the transport that is given up: what its rank and the others then hear.
-#include "parallel/rank_link.h"
+#include "parallel/comm/rank_link.h"
 
 #include <gtest/gtest.h>
 

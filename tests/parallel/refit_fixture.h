@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/refit.h"
+#include "parallel/refit/refit.h"
 #include "tests/parallel/coded_weights.h"
 #include "tests/parallel/late_weights.h"
 #include "tests/run_ranks.h"

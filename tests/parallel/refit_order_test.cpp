@@ -2,7 +2,7 @@
 // optimizer's gather, collectives. Ranks as threads; on GPUs with injected delays.
 #include <gtest/gtest.h>
 
-#include "rl/optimizer.h"
+#include "rl/models/optimizer.h"
 #include "tests/parallel/refit_fixture.h"
 
 namespace grpo::parallel {

@@ -1,6 +1,6 @@
 // The refit plan as arithmetic: its tasks carried out by hand between in-memory shards of all
 // ranks.
-#include "parallel/refit_plan.h"
+#include "parallel/refit/refit_plan.h"
 
 #include <gtest/gtest.h>
 

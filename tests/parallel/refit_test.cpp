@@ -1,5 +1,5 @@
 // Refit carried out between real stores; ranks as threads.
-#include "parallel/refit.h"
+#include "parallel/refit/refit.h"
 
 #include <gtest/gtest.h>
 

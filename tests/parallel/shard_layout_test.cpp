@@ -1,4 +1,4 @@
-#include "parallel/shard_layout.h"
+#include "parallel/layout/shard_layout.h"
 
 #include <gtest/gtest.h>
 

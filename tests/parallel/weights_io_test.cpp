@@ -1,5 +1,5 @@
 // Weights in and out of sharded stores: Hugging Face directories and random initialisation.
-#include "parallel/weights_io.h"
+#include "parallel/checkpoint/weights_io.h"
 
 #include <gtest/gtest.h>
 

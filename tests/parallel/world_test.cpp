@@ -1,4 +1,4 @@
-#include "parallel/world.h"
+#include "parallel/comm/world.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "parallel/key_value_store.h"
+#include "parallel/comm/key_value_store.h"
 #include "tests/run_ranks.h"
 #include "tests/temporary_folder.h"
 

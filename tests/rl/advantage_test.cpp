@@ -1,4 +1,4 @@
-#include "rl/advantage.h"
+#include "rl/objective/advantage.h"
 
 #include <gtest/gtest.h>
 

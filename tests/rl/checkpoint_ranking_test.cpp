@@ -1,4 +1,4 @@
-#include "rl/checkpoint_ranking.h"
+#include "rl/state/checkpoint_ranking.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "rl/early_stop.h"
+#include "rl/state/early_stop.h"
 
 #include <gtest/gtest.h>
 

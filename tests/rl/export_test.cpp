@@ -7,10 +7,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "app/commands.h"
+#include "app/commands/commands.h"
 #include "model/core/errors.h"
-#include "rl/policy_models.h"
-#include "rl/sequence_scorer.h"
+#include "rl/config/resolve_config.h"
+#include "rl/loop/sequence_scorer.h"
+#include "rl/models/policy_models.h"
 #include "tests/model_fixture.h"
 #include "tests/rl/trained_model.h"
 #include "tests/run_ranks.h"

@@ -1,4 +1,4 @@
-#include "rl/gates.h"
+#include "rl/state/gates.h"
 
 #include <gtest/gtest.h>
 

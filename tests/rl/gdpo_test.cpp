@@ -1,4 +1,4 @@
-#include "rl/gdpo.h"
+#include "rl/objective/gdpo.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "rl/loss.h"
+#include "rl/objective/loss.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "rl/lr_schedule.h"
+#include "rl/objective/lr_schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The memory plan against runs in which its worst case happens: prompts of one length, responses of
 // full length, token limits that whole sequences fill.
-#include "rl/memory_plan.h"
+#include "rl/run/memory_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,8 @@
 #include <limits>
 
 #include "model/core/errors.h"
-#include "rl/memory_report.h"
+#include "rl/config/resolve_config.h"
+#include "rl/run/memory_report.h"
 #include "tests/app/scratch_folder.h"
 #include "tests/rl/trained_model.h"
 

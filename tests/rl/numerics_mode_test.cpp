@@ -3,7 +3,8 @@
 
 #include <algorithm>
 
-#include "rl/run_inputs.h"
+#include "rl/config/resolve_config.h"
+#include "rl/run/run_inputs.h"
 #include "tests/rl/trained_model.h"
 #include "tests/test_device.h"
 

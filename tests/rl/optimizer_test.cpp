@@ -1,5 +1,5 @@
 // The gradient norm and updates on sharded stores: the layout must not show.
-#include "rl/optimizer.h"
+#include "rl/models/optimizer.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 
 #include "model/core/counter_rng.h"
 #include "model/core/host_transfer.h"
-#include "parallel/host_collectives.h"
-#include "parallel/weights_io.h"
+#include "parallel/checkpoint/weights_io.h"
+#include "parallel/comm/host_collectives.h"
 #include "tests/policy_fixture.h"
 
 namespace grpo::rl {

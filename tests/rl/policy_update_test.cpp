@@ -1,6 +1,6 @@
 // One update under every layout: log-probabilities and loss bit for bit, weights up to the order of
 // sums.
-#include "rl/policy_update.h"
+#include "rl/loop/policy_update.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <functional>
 #include <limits>
 
-#include "parallel/weights_io.h"
-#include "rl/sequence_scorer.h"
+#include "parallel/checkpoint/weights_io.h"
+#include "rl/loop/sequence_scorer.h"
 #include "tests/policy_fixture.h"
 
 namespace grpo::rl {

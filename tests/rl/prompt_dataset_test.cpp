@@ -1,4 +1,4 @@
-#include "rl/prompt_dataset.h"
+#include "rl/data/prompt_dataset.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "rl/reinforce_plus_plus.h"
+#include "rl/objective/reinforce_plus_plus.h"
 
 #include <gtest/gtest.h>
 

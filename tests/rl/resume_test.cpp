@@ -6,8 +6,9 @@
 #include <fstream>
 #include <functional>
 
-#include "rl/checkpoint_ranking.h"
-#include "rl/checkpointing.h"
+#include "rl/state/checkpoint_ranking.h"
+#include "rl/state/checkpointing.h"
+#include "rl/state/resume_point.h"
 #include "tests/rl/saved_run.h"
 #include "tests/run_ranks.h"
 

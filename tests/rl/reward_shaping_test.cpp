@@ -1,4 +1,4 @@
-#include "rl/reward_shaping.h"
+#include "rl/objective/reward_shaping.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
-#include "rl/reward.h"
+#include "rl/data/reward.h"
 
 #include <gtest/gtest.h>
 
-#include "rl/decimal_number.h"
+#include "rl/data/decimal_number.h"
 #include "tests/rl/null_visitor.h"
 
 namespace grpo::rl {

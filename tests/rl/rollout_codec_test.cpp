@@ -1,4 +1,4 @@
-#include "rl/rollout_codec.h"
+#include "rl/loop/rollout_codec.h"
 
 #include <gtest/gtest.h>
 

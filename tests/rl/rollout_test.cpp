@@ -1,5 +1,5 @@
 // Rollouts over several ranks; ranks as threads, each with the same whole model.
-#include "rl/rollout.h"
+#include "rl/loop/rollout.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "rl/rollout_codec.h"
+#include "rl/loop/rollout_codec.h"
 #include "tests/model_fixture.h"
 #include "tests/parallel/late_weights.h"
 #include "tests/run_ranks.h"

@@ -7,10 +7,11 @@
 #include <fstream>
 #include <mutex>
 
-#include "parallel/weights_io.h"
-#include "rl/policy_models.h"
-#include "rl/trainer.h"
-#include "rl/warm_start.h"
+#include "parallel/checkpoint/weights_io.h"
+#include "rl/config/resolve_config.h"
+#include "rl/loop/warm_start.h"
+#include "rl/models/policy_models.h"
+#include "rl/run/trainer.h"
 #include "tests/model_fixture.h"
 #include "tests/run_ranks.h"
 #include "tests/temporary_folder.h"

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "parallel/world.h"
-#include "rl/memory_plan.h"
-#include "rl/metrics.h"
-#include "rl/run_config.h"
+#include "parallel/comm/world.h"
+#include "rl/config/run_config.h"
+#include "rl/run/memory_plan.h"
+#include "rl/state/metrics.h"
 
 namespace grpo::testing {
 

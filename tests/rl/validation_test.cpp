@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "rl/validation_metrics.h"
+#include "rl/loop/validation_metrics.h"
 #include "tests/rl/saved_run.h"
 
 namespace grpo {

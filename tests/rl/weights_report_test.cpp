@@ -1,4 +1,4 @@
-#include "rl/weights_report.h"
+#include "rl/run/weights_report.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "rl/work_division.h"
+#include "rl/data/work_division.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,9 @@
 
 #include "model/core/counter_rng.h"
 #include "model/core/errors.h"
-#include "rl/advantage.h"
-#include "rl/run_config.h"
+#include "rl/config/resolve_config.h"
+#include "rl/config/run_config.h"
+#include "rl/objective/advantage.h"
 
 namespace grpo::rl {
 namespace {

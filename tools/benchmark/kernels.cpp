@@ -12,7 +12,7 @@
 #include "model/ops/rope.h"
 #include "model/ops/rows.h"
 #include "model/ops/swiglu.h"
-#include "rl/sequence_scorer.h"
+#include "rl/loop/sequence_scorer.h"
 #include "tools/benchmark/operands.h"
 #include "tools/benchmark/phases.h"
 

@@ -2,9 +2,9 @@
 #include <cstdio>
 #include <new>
 
-#include "app/printable_text.h"
-#include "app/text_file.h"
-#include "app/version.h"
+#include "app/commands/version.h"
+#include "app/text/printable_text.h"
+#include "app/text/text_file.h"
 #include "tools/benchmark/kernels.h"
 #include "tools/benchmark/phases.h"
 

@@ -7,7 +7,7 @@
 
 #include "generation/generation_config.h"
 #include "model/core/errors.h"
-#include "rl/run_config.h"
+#include "rl/config/run_config.h"
 
 namespace grpo::benchmark {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "model/model_config.h"
+#include "model/files/model_config.h"
 #include "tools/benchmark/work.h"
 
 namespace grpo::benchmark {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "model/core/counter_rng.h"
+#include "rl/config/resolve_config.h"
 #include "tools/benchmark/phase_clock.h"
 
 namespace grpo::benchmark {

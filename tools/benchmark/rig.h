@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "model/ops/matrix_library.h"
-#include "parallel/rank_device.h"
-#include "rl/optimizer.h"
-#include "rl/policy_models.h"
-#include "rl/policy_update.h"
+#include "parallel/comm/rank_device.h"
+#include "rl/loop/policy_update.h"
+#include "rl/models/optimizer.h"
+#include "rl/models/policy_models.h"
 #include "tools/benchmark/options.h"
 
 namespace grpo::benchmark {

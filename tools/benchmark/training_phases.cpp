@@ -1,4 +1,4 @@
-#include "rl/sequence_scorer.h"
+#include "rl/loop/sequence_scorer.h"
 #include "tools/benchmark/phase_clock.h"
 #include "tools/benchmark/phases.h"
 

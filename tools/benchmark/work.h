@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "model/model_config.h"
+#include "model/files/model_config.h"
 
 namespace grpo::benchmark {
 

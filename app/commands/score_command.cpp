@@ -1,0 +1,114 @@
+// grpo_train score: log-probabilities of given token sequences under a Hugging Face model.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "app/commands/commands.h"
+#include "app/config/inference_config.h"
+#include "app/launch/rank_session.h"
+#include "app/output/run_lock.h"
+#include "app/text/text_file.h"
+#include "app/text/token_lines.h"
+#include "model/ops/matrix_library.h"
+#include "parallel/checkpoint/weights_io.h"
+#include "parallel/comm/rank_device.h"
+#include "rl/config/resolve_config.h"
+#include "rl/loop/sequence_scorer.h"
+#include "rl/models/model_source.h"
+
+namespace grpo::app {
+
+namespace {
+
+// A first token that is given, then tokens that are scored.
+std::vector<rl::RolloutSequence> as_sequences(const std::vector<std::vector<int32_t>>& lines) {
+  std::vector<rl::RolloutSequence> sequences;
+  for (const std::vector<int32_t>& tokens : lines) {
+    rl::RolloutSequence& sequence = sequences.emplace_back();
+    sequence.prompt_tokens.assign(tokens.begin(), tokens.begin() + 1);
+    sequence.response_tokens.assign(tokens.begin() + 1, tokens.end());
+  }
+  return sequences;
+}
+
+void write_scores(const std::string& path, const std::vector<std::vector<int32_t>>& lines,
+                  const rl::SequenceLogprobs& scores) {
+  std::string text;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    for (const float logprob : scores.unfiltered[i]) {
+      if (!std::isfinite(logprob)) {
+        throw NonFiniteError(fmt::format("a log-probability of input {} is {}", i + 1, logprob));
+      }
+    }
+    text += fmt::format("{{\"tokens\":[{}],\"logprobs\":[{}]}}\n", fmt::join(lines[i], ","),
+                        fmt::join(scores.unfiltered[i], ","));
+  }
+  write_whole_file(path, text);
+}
+
+ExitCode score_on_rank(const ScoreOptions& options, const InferenceConfig& config,
+                       const parallel::Mesh& mesh, RankContext& context) {
+  context.world.set_phase("score", 0);
+  const rl::ModelSource source = rl::open_model_directory(options.model_dir);
+  const auto tokenizer = find_tokenizer(config.policy.tokenizer.name, options.model_dir);
+  const auto lines = read_token_lines(options.input_path,
+                                      {.text_key = "text",
+                                       .vocab_size = source.config.vocab_size,
+                                       .max_tokens = source.config.max_position_embeddings},
+                                      tokenizer.get());
+  int64_t longest = 1;
+  for (const auto& tokens : lines) longest = std::max(longest, static_cast<int64_t>(tokens.size()));
+
+  Allocator allocator(
+      parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world)
+          .device);
+  const auto attachment = context.world.attach_device(allocator);
+  Workspace workspace(allocator);
+  MatrixLibrary matrix_library(allocator.device());
+  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library,
+                config.numerics.operators()};
+  const auto parameters = model::make_transformer_parameters(source.config, 0.0f);
+  parallel::ShardedParameterStore store(
+      "policy", parameters.specs,
+      parallel::make_training_groups(context.world, mesh, config.parallel.gtp_alignment),
+      rl::compute_dtype(config.policy.precision, source), parallel::Gradients::kNone, allocator);
+  const parallel::DeviceFailureGuard guard(*attachment);
+  parallel::load_weights(store, *source.weights);
+  const rl::SequencePackingConfig& packing = config.policy.sequence_packing;
+  model::Transformer transformer(
+      source.config, parameters, store,
+      {.max_positions = longest, .head_chunk_rows = packing.logprob_chunk_tokens}, allocator);
+  const rl::SequenceLogprobs scores =
+      rl::score_sequences(transformer, store.groups(), as_sequences(lines),
+                          {.inv_temperature = 1.0f,
+                           .max_tokens = std::max(longest, packing.logprob_mb_tokens),
+                           .cut_check = nullptr},
+                          ctx);
+  if (context.world.rank() == 0) write_scores(options.output_path, lines, scores);
+  store.groups().world.communicator().barrier();
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+int run_score(const ScoreOptions& options) {
+  refuse_output_over_input(options.input_path, options.output_path);
+  ConfigOrigins places;
+  InferenceConfig config = load_inference_config(options.model_dir, options.overrides, &places);
+  const RankPlan plan = plan_ranks(options.num_local_ranks, config.parallel,
+                                   std::filesystem::absolute(options.output_path).parent_path());
+  with_origins(places, [&] { rl::resolve_mesh(config.parallel, plan.world_size); });
+  const parallel::Mesh mesh(static_cast<int>(config.parallel.tensor),
+                            static_cast<int>(config.parallel.gtp_remat),
+                            static_cast<int>(config.parallel.data));
+  if (!plan.environment || plan.environment->rank == 0) {
+    check_writable("--output: folder",
+                   std::filesystem::absolute(options.output_path).parent_path());
+  }
+  return run_ranks(plan, [&](RankContext& context) {
+    return with_origins(places, [&] { return score_on_rank(options, config, mesh, context); });
+  });
+}
+
+}  // namespace grpo::app

@@ -1,0 +1,68 @@
+// Statistics of rows of logits in device memory, the same for every caller: each row's maximum and
+// sums. B blocks a row.
+#pragma once
+
+#include <cstdint>
+
+#include "model/ops/log_softmax.h"
+
+namespace grpo::ops::cuda {
+
+// Rows [num_rows, vocabulary] with what turns them into scaled logits.
+struct SoftmaxRows {
+  float* logits;
+  int64_t num_rows;
+  int64_t vocabulary;
+  int64_t num_blocks;
+  float inv_temperature;
+  bool aligned;  // all rows, for 16-byte accesses
+};
+
+SoftmaxRows softmax_rows(const Tensor& logits, float inv_temperature);
+
+// Of each block: its largest z, and the sums of its weights over all and over kept tokens.
+struct BlockSums {
+  float* max;   // [T, B]
+  float* all;   // [T, B]
+  float* kept;  // [T, B]; `all` where everything is kept
+};
+
+// First row with a defect, or one no row has.
+struct RowDefects {
+  int32_t non_finite;  // NaN, +infinity or no finite logit
+  int32_t target;      // outside the vocabulary
+};
+
+// Which tokens and rows take part. All pointers are to device memory.
+struct RowSelection {
+  const TokenCut* cuts = nullptr;      // [T]; null keeps everything
+  const int32_t* targets = nullptr;    // [T], counted as kept; null for none
+  const float* dprocessed = nullptr;   // [T]; null, or rows whose two gradients are 0 are left out
+  const float* dunfiltered = nullptr;  // [T]; null for 0
+};
+
+// In the workspace (but for rows that the caller gave room for), valid in the caller's Scope.
+struct RowStatistics {
+  BlockSums blocks;
+  RowSums* rows;        // [T]
+  RowDefects* defects;  // one
+};
+
+// `sums` [T] of device memory receives the rows' sums; null: the workspace does.
+RowStatistics softmax_statistics(const char* op, const SoftmaxRows& rows,
+                                 const RowSelection& selection, RowSums* sums, OpContext& ctx);
+
+// Adds the sums over the tokens that cuts [T] keep to statistics of all tokens: what
+// softmax_statistics gives with those cuts, of which blocks without a kept token are not read.
+void add_kept_sums(const char* op, RowStatistics& statistics, const SoftmaxRows& rows,
+                   const TokenCut* cuts, OpContext& ctx);
+
+// Waits for the device. Throws what the CPU throws: InternalError for a target outside the
+// vocabulary, NonFiniteError, both for the first such row.
+void check_rows(const char* op, const SoftmaxRows& rows, const RowStatistics& statistics,
+                const int32_t* targets, OpContext& ctx);
+
+// Copies in the workspace of an array of the host, or null for null.
+const TokenCut* cuts_to_device(const TokenCut* cuts, int64_t count, OpContext& ctx);
+
+}  // namespace grpo::ops::cuda

@@ -1,0 +1,108 @@
+#include "rl/loop/rollout.h"
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "parallel/comm/host_collectives.h"
+#include "rl/data/work_division.h"
+#include "rl/loop/rollout_codec.h"
+
+namespace grpo::rl {
+
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+std::vector<generation::GenerationRequest> Rollout::own_requests(const RolloutPlan& plan) const {
+  const int64_t total = static_cast<int64_t>(plan.prompts.size()) * plan.num_samples;
+  const auto [begin, end] = contiguous_share(total, world_.size(), world_.rank());
+  std::vector<generation::GenerationRequest> requests;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t group = i / plan.num_samples;
+    if (requests.empty() || requests.back().tag != group) {
+      requests.push_back({.tag = group,
+                          .draw_index = static_cast<uint64_t>(plan.first_draw_index + group),
+                          .prompt_tokens = plan.prompts[static_cast<size_t>(group)]->prompt_tokens,
+                          .sample_indices = {}});
+    }
+    requests.back().sample_indices.push_back(static_cast<int32_t>(i % plan.num_samples));
+  }
+  return requests;
+}
+
+std::vector<RolloutSequence> Rollout::rewarded(
+    const RolloutPlan& plan, std::vector<generation::Completion> completions) const {
+  std::vector<RolloutSequence> sequences;
+  for (generation::Completion& completion : completions) {
+    const PromptExample& example = *plan.prompts[static_cast<size_t>(completion.tag)];
+    RolloutSequence sequence{.group = completion.tag,
+                             .sample = completion.sample_index,
+                             .example = example.index,
+                             .prompt_tokens = example.prompt_tokens,
+                             .response_tokens = std::move(completion.tokens),
+                             .generation_logprobs = std::move(completion.logprobs),
+                             .cuts = std::move(completion.cuts),
+                             .finish_reason = completion.finish_reason,
+                             .reward = 0,
+                             .reward_components = {},
+                             .text = {}};
+    sequence.text = tokenizer_.decode(sequence.response_tokens, true);
+    RewardResult result = rewards_.score(
+        {.prompt = example.prompt, .completion = sequence.text, .answer = example.answer});
+    sequence.reward = result.total;
+    sequence.reward_components = std::move(result.components);
+    sequences.push_back(std::move(sequence));
+  }
+  return sequences;
+}
+
+std::vector<RolloutSequence> Rollout::run(const RolloutPlan& plan,
+                                          const generation::SamplingParams& params, OpContext& ctx,
+                                          const std::function<void(int64_t, int64_t)>& progress,
+                                          Times& times) {
+  const auto generation_start = std::chrono::steady_clock::now();
+  std::vector<generation::Completion> completions =
+      engine_.generate(own_requests(plan), params, ctx, progress);
+  times.generation_seconds = seconds_since(generation_start);
+
+  const auto reward_start = std::chrono::steady_clock::now();
+  const std::vector<std::byte> own = encode_sequences(rewarded(plan, std::move(completions)));
+  times.reward_seconds = seconds_since(reward_start);
+
+  // Shares are contiguous and completions ordered, so rank order is (group, sample) order.
+  std::vector<RolloutSequence> all;
+  for (const std::vector<std::byte>& bytes : parallel::all_gather_bytes(world_, own)) {
+    for (RolloutSequence& sequence : decode_sequences(bytes)) all.push_back(std::move(sequence));
+  }
+  CHECK(all.size() == plan.prompts.size() * static_cast<size_t>(plan.num_samples),
+        "{} sequences of {} prompts x {} samples", all.size(), plan.prompts.size(),
+        plan.num_samples);
+  for (size_t i = 0; i < all.size(); ++i) {
+    CHECK(all[i].group * plan.num_samples + all[i].sample == static_cast<int64_t>(i),
+          "sequence {} is sample {} of group {}", i, all[i].sample, all[i].group);
+  }
+  times.generation_seconds = seconds_since(generation_start) - times.reward_seconds;
+  return all;
+}
+
+std::string sample_json(const RolloutSequence& sequence, const PromptExample& example,
+                        double advantage) {
+  const bool stopped = sequence.finish_reason == generation::FinishReason::kStop;
+  const nlohmann::ordered_json json{{"example", sequence.example},
+                                    {"sample", sequence.sample},
+                                    {"prompt", example.prompt},
+                                    {"response", sequence.text},
+                                    {"answer", example.answer},
+                                    {"reward", sequence.reward},
+                                    {"advantage", advantage},
+                                    {"finish_reason", stopped ? "stop" : "length"},
+                                    {"response_tokens", sequence.response_tokens}};
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace grpo::rl
