@@ -2,7 +2,6 @@
 #include <signal.h>
 
 #include "app/commands/command_line.h"
-#include "app/commands/commands.h"
 #include "app/launch/launch.h"
 #include "app/text/error_line.h"
 #include "app/text/text_file.h"

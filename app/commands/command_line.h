@@ -4,7 +4,10 @@
 #include <string>
 #include <variant>
 
-#include "app/commands/commands.h"
+#include "app/commands/export_command.h"
+#include "app/commands/generate_command.h"
+#include "app/commands/score_command.h"
+#include "app/commands/train_command.h"
 
 namespace grpo::app {
 

@@ -1,7 +1,8 @@
+#include "app/commands/export_command.h"
+
 // grpo_train export: the policy's weights of a checkpoint as a Hugging Face directory.
 #include <filesystem>
 
-#include "app/commands/commands.h"
 #include "model/files/input_file.h"
 #include "model/transformer_parameters.h"
 #include "parallel/checkpoint/checkpoint.h"

@@ -1,9 +1,10 @@
+#include "app/commands/generate_command.h"
+
 // grpo_train generate: completions of prompts under a Hugging Face model, whole on every rank.
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "app/commands/commands.h"
 #include "app/config/inference_config.h"
 #include "app/launch/rank_session.h"
 #include "app/output/run_lock.h"
@@ -145,8 +146,8 @@ ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig&
 
 int run_generate(const GenerateOptions& options) {
   refuse_output_over_input(options.input_path, options.output_path);
-  ConfigOrigins places;
-  InferenceConfig config = load_inference_config(options.model_dir, options.overrides, &places);
+  ConfigOrigins origins;
+  InferenceConfig config = load_inference_config(options.model_dir, options.overrides, &origins);
   const RankPlan plan = plan_ranks(options.num_local_ranks, config.parallel,
                                    std::filesystem::absolute(options.output_path).parent_path());
   if (!plan.environment || plan.environment->rank == 0) {
@@ -154,7 +155,7 @@ int run_generate(const GenerateOptions& options) {
                    std::filesystem::absolute(options.output_path).parent_path());
   }
   return run_ranks(plan, [&](RankContext& context) {
-    return with_origins(places, [&] { return generate_on_rank(options, config, context); });
+    return with_origins(origins, [&] { return generate_on_rank(options, config, context); });
   });
 }
 

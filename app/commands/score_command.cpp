@@ -1,10 +1,11 @@
+#include "app/commands/score_command.h"
+
 // grpo_train score: log-probabilities of given token sequences under a Hugging Face model.
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "app/commands/commands.h"
 #include "app/config/inference_config.h"
 #include "app/launch/rank_session.h"
 #include "app/output/run_lock.h"
@@ -94,11 +95,11 @@ ExitCode score_on_rank(const ScoreOptions& options, const InferenceConfig& confi
 
 int run_score(const ScoreOptions& options) {
   refuse_output_over_input(options.input_path, options.output_path);
-  ConfigOrigins places;
-  InferenceConfig config = load_inference_config(options.model_dir, options.overrides, &places);
+  ConfigOrigins origins;
+  InferenceConfig config = load_inference_config(options.model_dir, options.overrides, &origins);
   const RankPlan plan = plan_ranks(options.num_local_ranks, config.parallel,
                                    std::filesystem::absolute(options.output_path).parent_path());
-  with_origins(places, [&] { rl::resolve_mesh(config.parallel, plan.world_size); });
+  with_origins(origins, [&] { rl::resolve_mesh(config.parallel, plan.world_size); });
   const parallel::Mesh mesh(static_cast<int>(config.parallel.tensor),
                             static_cast<int>(config.parallel.gtp_remat),
                             static_cast<int>(config.parallel.data));
@@ -107,7 +108,7 @@ int run_score(const ScoreOptions& options) {
                    std::filesystem::absolute(options.output_path).parent_path());
   }
   return run_ranks(plan, [&](RankContext& context) {
-    return with_origins(places, [&] { return score_on_rank(options, config, mesh, context); });
+    return with_origins(origins, [&] { return score_on_rank(options, config, mesh, context); });
   });
 }
 

@@ -1,10 +1,11 @@
+#include "app/commands/train_command.h"
+
 // grpo_train --config: loads the config, starts or joins the ranks, and runs the trainer on each.
 #include <unistd.h>
 
 #include <iostream>
 #include <numeric>
 
-#include "app/commands/commands.h"
 #include "app/config/config_agreement.h"
 #include "app/config/config_writer.h"
 #include "app/config/yaml_config_reader.h"
@@ -243,13 +244,13 @@ ExitCode train_on_rank(const rl::RunConfig& config, const std::optional<std::str
 
 int run_train(const TrainOptions& options) {
   if (!options.check_only) catch_stop_signals();
-  ConfigOrigins places;
-  rl::RunConfig config = load_run_config(options.config_path, options.overrides, &places);
+  ConfigOrigins origins;
+  rl::RunConfig config = load_run_config(options.config_path, options.overrides, &origins);
   const RankPlan plan = plan_ranks(options.num_local_ranks, config.parallel, config.logger.log_dir);
   const bool is_first = !plan.environment || plan.environment->rank == 0;
-  with_origins(places, [&] { rl::resolve(config, plan.world_size); });
+  with_origins(origins, [&] { rl::resolve(config, plan.world_size); });
   if (options.check_only) {
-    with_origins(places, [&] { rl::check_run_inputs(config); });
+    with_origins(origins, [&] { rl::check_run_inputs(config); });
     if (is_first) print_check(config, plan.world_size);
     return static_cast<int>(ExitCode::kDone);
   }
@@ -260,7 +261,7 @@ int run_train(const TrainOptions& options) {
     announce_local_ranks(options, config, plan.world_size);
   }
   return run_ranks(plan, [&](RankContext& context) {
-    return with_origins(places, [&] { return train_on_rank(config, options.resume, context); });
+    return with_origins(origins, [&] { return train_on_rank(config, options.resume, context); });
   });
 }
 

@@ -4,23 +4,23 @@ namespace grpo::app {
 
 namespace {
 
-void collect(const ConfigNode& node, const std::string& path, ConfigOrigins& places) {
+void collect(const ConfigNode& node, const std::string& path, ConfigOrigins& origins) {
   const std::string start = path.empty() ? "" : path + ".";
   for (const ConfigEntry& entry : node.entries) {
-    places[start + entry.key] = entry.origin;
-    collect(entry.value, start + entry.key, places);
+    origins[start + entry.key] = entry.origin;
+    collect(entry.value, start + entry.key, origins);
   }
   for (size_t i = 0; i < node.items.size(); ++i) {
-    collect(node.items[i], fmt::format("{}{}", start, i), places);
+    collect(node.items[i], fmt::format("{}{}", start, i), origins);
   }
 }
 
 }  // namespace
 
 ConfigOrigins config_origins(const ConfigNode& root) {
-  ConfigOrigins places;
-  collect(root, "", places);
-  return places;
+  ConfigOrigins origins;
+  collect(root, "", origins);
+  return origins;
 }
 
 }  // namespace grpo::app

@@ -17,12 +17,12 @@ ConfigOrigins config_origins(const ConfigNode& root);
 
 // Runs `body`; a ConfigKeyError leaves it as a ConfigError that starts with the key's place.
 template <typename Body>
-auto with_origins(const ConfigOrigins& places, const Body& body) {
+auto with_origins(const ConfigOrigins& origins, const Body& body) {
   try {
     return body();
   } catch (const ConfigKeyError& error) {
-    const auto place = places.find(error.key());
-    const bool is_given = place != places.end();
+    const auto place = origins.find(error.key());
+    const bool is_given = place != origins.end();
     throw ConfigError(fmt::format("{}: {}", is_given ? place->second : "default", error.what()));
   }
 }

@@ -25,10 +25,10 @@ void InferenceConfig::visit(ConfigVisitor& visitor) {
 
 InferenceConfig load_inference_config(const std::string& model_dir,
                                       const std::vector<std::string>& overrides,
-                                      ConfigOrigins* places) {
+                                      ConfigOrigins* origins) {
   InferenceConfig initial;
   initial.policy.model_name = model_dir;
-  return config_from_overrides(std::move(initial), overrides, places);
+  return config_from_overrides(std::move(initial), overrides, origins);
 }
 
 }  // namespace grpo::app

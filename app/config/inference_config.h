@@ -20,10 +20,10 @@ struct InferenceConfig {
   void visit(ConfigVisitor& visitor);
 };
 
-// Defaults and key=value words; `places`, when given, learns the words' keys. Throws ConfigError; a
-// key that these commands do not use is an unknown key.
+// Defaults and key=value words; `origins`, when given, learns the words' keys. Throws ConfigError;
+// a key that these commands do not use is an unknown key.
 InferenceConfig load_inference_config(const std::string& model_dir,
                                       const std::vector<std::string>& overrides,
-                                      ConfigOrigins* places = nullptr);
+                                      ConfigOrigins* origins = nullptr);
 
 }  // namespace grpo::app

@@ -221,7 +221,7 @@ ConfigNode read_config(ConfigNode root, const std::vector<std::string>& override
 }
 
 rl::RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides,
-                              ConfigOrigins* places) {
+                              ConfigOrigins* origins) {
   rl::RunConfig defaults;
   rl::RunConfig config;
   const ConfigNode root =
@@ -229,7 +229,7 @@ rl::RunConfig load_run_config(const std::string& path, const std::vector<std::st
                   make_config_catalog([&](ConfigVisitor& visitor) { defaults.visit(visitor); }),
                   [&](ConfigVisitor& visitor) { visit_fields(visitor, config); });
   refuse_unused_keys(config, root);
-  if (places != nullptr) *places = config_origins(root);
+  if (origins != nullptr) *origins = config_origins(root);
   return config;
 }
 

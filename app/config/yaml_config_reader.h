@@ -17,9 +17,9 @@ namespace grpo::app {
 // `gates.0.max=1.05` names a list's element. An override's value is YAML, but for text keys it is
 // taken as it stands unless it is in quotes. Each struct is validated after its fields are read;
 // rules between sections are rl::resolve's.
-// `places`, when given, learns where the keys stand.
+// `origins`, when given, learns where the keys stand.
 rl::RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides,
-                              ConfigOrigins* places = nullptr);
+                              ConfigOrigins* origins = nullptr);
 
 // Fills the fields that `visit` names from `root` and the overrides, and returns both as one tree.
 // `catalog` comes from a default config.
@@ -29,14 +29,14 @@ ConfigNode read_config(ConfigNode root, const std::vector<std::string>& override
 // `config` with the overrides applied (score and generate have no file).
 template <typename Config>
 Config config_from_overrides(Config config, const std::vector<std::string>& overrides,
-                             ConfigOrigins* places = nullptr) {
+                             ConfigOrigins* origins = nullptr) {
   Config defaults = config;
   ConfigNode root;
   root.kind = ConfigNode::Kind::kMapping;
   root = read_config(std::move(root), overrides,
                      make_config_catalog([&](ConfigVisitor& visitor) { defaults.visit(visitor); }),
                      [&](ConfigVisitor& visitor) { visit_fields(visitor, config); });
-  if (places != nullptr) *places = config_origins(root);
+  if (origins != nullptr) *origins = config_origins(root);
   return config;
 }
 

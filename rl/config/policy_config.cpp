@@ -12,6 +12,7 @@ namespace grpo::rl {
 
 namespace {
 
+constexpr double kMaxLearningRate = 1e3;
 constexpr int64_t kMaxMicroBatchMultiple = 4096;
 
 }  // namespace

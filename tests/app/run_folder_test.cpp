@@ -9,7 +9,10 @@
 #include <algorithm>
 #include <thread>
 
-#include "app/commands/commands.h"
+#include "app/commands/export_command.h"
+#include "app/commands/generate_command.h"
+#include "app/commands/score_command.h"
+#include "app/commands/train_command.h"
 #include "app/output/run_lock.h"
 #include "app/text/error_line.h"
 #include "model/core/errors.h"

@@ -354,13 +354,13 @@ TEST(YamlConfigReader, PlacesOfKeysAreKept) {
   const ScratchFolder folder;
   const std::string path =
       folder.write("c.yaml", with("gates:\n  - {metric: train/loss, max: 1}\n"));
-  ConfigOrigins places;
-  load_run_config(path, {"policy.generation.top_k=5", "gates.0.max=2"}, &places);
-  EXPECT_EQ(places.at("policy.model_name"), path + ":1:10");
-  EXPECT_EQ(places.at("gates.0.metric"), path + ":4:6");
-  EXPECT_EQ(places.at("gates.0.max"), "override gates.0.max=2");
-  EXPECT_EQ(places.at("policy.generation.top_k"), "override policy.generation.top_k=5");
-  EXPECT_FALSE(places.contains("policy.generation.top_p"));
+  ConfigOrigins origins;
+  load_run_config(path, {"policy.generation.top_k=5", "gates.0.max=2"}, &origins);
+  EXPECT_EQ(origins.at("policy.model_name"), path + ":1:10");
+  EXPECT_EQ(origins.at("gates.0.metric"), path + ":4:6");
+  EXPECT_EQ(origins.at("gates.0.max"), "override gates.0.max=2");
+  EXPECT_EQ(origins.at("policy.generation.top_k"), "override policy.generation.top_k=5");
+  EXPECT_FALSE(origins.contains("policy.generation.top_p"));
 }
 
 TEST(YamlConfigReader, FilesThatCannotBeRead) {

@@ -7,7 +7,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "app/commands/commands.h"
+#include "app/commands/export_command.h"
+#include "app/commands/generate_command.h"
+#include "app/commands/score_command.h"
+#include "app/commands/train_command.h"
 #include "model/core/errors.h"
 #include "rl/config/resolve_config.h"
 #include "rl/loop/sequence_scorer.h"

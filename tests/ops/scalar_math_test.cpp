@@ -1,12 +1,13 @@
+#include "model/ops/cpu/scalar_math.h"
+
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <vector>
 
-#include "model/ops/cpu/scalar_math.h"
 #include "tests/ops/tolerances.h"
 
-namespace grpo::ops {
+namespace grpo::ops::cpu {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -78,4 +79,4 @@ TEST(SigmoidTest, Saturates) {
 }
 
 }  // namespace
-}  // namespace grpo::ops
+}  // namespace grpo::ops::cpu
