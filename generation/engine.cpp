@@ -144,7 +144,7 @@ void Engine::start_samples(std::span<WaitingPrompt> prompts, const Tensor& logit
                           .sample_index = request.sample_indices[prompt.next_sample++],
                           .tokens = {},
                           .logprobs = {},
-                          .cuts = {},
+                          .kept = {},
                           .finish_reason = FinishReason::kLength}});
       rows.push_back(static_cast<int32_t>(row));
       // The last sample takes over the prompt's own pages.
@@ -219,6 +219,9 @@ void Engine::draw_tokens(std::span<Running> running, const Tensor& logits,
                          std::span<const int32_t> rows, const SamplingParams& params,
                          OpContext& ctx) {
   std::vector<ops::SampledToken> sampled(running.size());
+  ops::KeptTokens kept;  // by row of the logits
+  const bool stores_kept = params.stores_kept_tokens && !params.greedy && params.filter.is_on() &&
+                           fault_.hands_over_kept_tokens();
   if (params.greedy) {
     std::vector<ops::SampledToken> largest(static_cast<size_t>(logits.size(0)));
     ops::argmax_tokens(largest.data(), logits, ctx);
@@ -232,19 +235,19 @@ void Engine::draw_tokens(std::span<Running> running, const Tensor& logits,
                                                    static_cast<int64_t>(completion.tokens.size())),
                        .row = rows[i]});
     }
-    ops::sample_tokens(sampled.data(), logits, draws, params.filter, ctx);
+    ops::sample_tokens(sampled.data(), stores_kept ? &kept : nullptr, logits, draws, params.filter,
+                       ctx);
   }
   fault_.after_sampling(sampled, logits, rows, params, ctx);
-  for (size_t i = 0; i < running.size(); ++i) accept(running[i], sampled[i], params);
+  for (size_t i = 0; i < running.size(); ++i) {
+    accept(running[i], sampled[i]);
+    if (stores_kept) running[i].completion.kept.append_row(kept.view(), rows[i]);
+  }
 }
 
-void Engine::accept(Running& running, const ops::SampledToken& sampled,
-                    const SamplingParams& params) {
+void Engine::accept(Running& running, const ops::SampledToken& sampled) {
   running.completion.tokens.push_back(sampled.token);
   running.completion.logprobs.push_back(sampled.logprob);
-  const bool filters =
-      fault_.hands_over_cuts() && (params.filter.top_k > 0 || params.filter.top_p < 1.0);
-  if (filters && !params.greedy) running.completion.cuts.push_back(sampled.cut);
   ++counters_.generated_tokens;
 }
 

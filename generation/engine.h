@@ -86,7 +86,7 @@ class Engine {
   Tensor take_logits(int64_t num_rows, OpContext& ctx) const;
   void draw_tokens(std::span<Running> running, const Tensor& logits, std::span<const int32_t> rows,
                    const SamplingParams& params, OpContext& ctx);
-  void accept(Running& running, const ops::SampledToken& sampled, const SamplingParams& params);
+  void accept(Running& running, const ops::SampledToken& sampled);
   bool is_finished(Running& running, const SamplingParams& params) const;
   void collect_finished(const SamplingParams& params, std::vector<Completion>& finished);
 

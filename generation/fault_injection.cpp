@@ -130,7 +130,7 @@ void FaultInjection::after_sampling(std::span<ops::SampledToken> sampled, const 
       if (!is_taken) tokens[static_cast<size_t>(rows[i])] = sampled[i].token;
     }
     copy_from_host<int32_t>(targets, tokens, ctx.stream);
-    ops::token_logprobs(logprobs, logits, targets, nullptr, 1.0f, ctx);
+    ops::token_logprobs(logprobs, logits, targets, {}, 1.0f, ctx);
     const std::vector<float> values = to_host<float>(logprobs.processed, ctx.stream);
     for (const size_t i : now) {
       sampled[i].logprob = values[static_cast<size_t>(rows[i])] * params.filter.inv_temperature();

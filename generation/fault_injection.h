@@ -54,7 +54,7 @@ class FaultInjection {
                       const Tensor& logits,                  // [M, V] float32
                       std::span<const int32_t> rows,         // [N]
                       const SamplingParams& params, OpContext& ctx) const;
-  bool hands_over_cuts() const { return fault_ != InjectedFault::kTopPOneSide; }
+  bool hands_over_kept_tokens() const { return fault_ != InjectedFault::kTopPOneSide; }
 
  private:
   InjectedFault fault_;

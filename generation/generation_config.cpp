@@ -8,6 +8,13 @@
 namespace grpo::generation {
 
 void GenerationConfig::visit(ConfigVisitor& visitor) {
+  visit_sampling(visitor);
+  visitor.field("max_kept_ids", max_kept_ids,
+                "sets of tokens that top_k or top_p kept are stored for training as ids up to this "
+                "size, larger ones as a threshold");
+}
+
+void GenerationConfig::visit_sampling(ConfigVisitor& visitor) {
   visitor.field("precision", precision,
                 "of the generation model: float32 or bfloat16; null takes the policy's, as "
                 "numerics.mode exact needs it");
@@ -33,6 +40,7 @@ void GenerationConfig::validate(const ConfigVisitor& visitor) const {
   }
   require_range<int64_t>(visitor, "max_new_tokens", max_new_tokens, 1, kMaxSequenceTokens);
   require_range<int64_t>(visitor, "top_k", top_k, 0, INT32_MAX);
+  require_range<int64_t>(visitor, "max_kept_ids", max_kept_ids, 0, 4096);
   require_range<int64_t>(visitor, "max_batch_size", max_batch_size, 1, kMaxSequences);
   require_range<int64_t>(visitor, "page_size_tokens", page_size_tokens, 1, 65536);
   require_range<int64_t>(visitor, "prefill_chunk_tokens", prefill_chunk_tokens, 1, kMaxTokens);

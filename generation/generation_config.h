@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/core/config_visitor.h"
+#include "model/ops/log_softmax.h"
 
 namespace grpo::generation {
 
@@ -16,6 +17,7 @@ struct GenerationConfig {
   double temperature = 1.0;
   int64_t top_k = 0;
   double top_p = 1.0;
+  int64_t max_kept_ids = 256;
   std::vector<int64_t> stop_token_ids;
   bool ignore_eos = false;
   int64_t max_batch_size = 64;
@@ -24,7 +26,16 @@ struct GenerationConfig {
   bool enforce_eager = false;
 
   void visit(ConfigVisitor& visitor);
+  // Without the keys of training.
+  void visit_sampling(ConfigVisitor& visitor);
   void validate(const ConfigVisitor& visitor) const;
+
+  ops::SamplingFilter filter() const {
+    return {.temperature = static_cast<float>(temperature),
+            .top_k = static_cast<int32_t>(top_k),
+            .top_p = top_p,
+            .max_kept_ids = static_cast<int32_t>(max_kept_ids)};
+  }
 };
 
 // Throws ConfigKeyError unless a KV cache for `num_sequences` decoded together, each of at most

@@ -18,7 +18,7 @@ enum class InjectedFault : uint8_t {
   kKvTile,                 // decode walks narrower tiles of keys
   kBfloat16Rope,           // the RoPE table is rounded to bfloat16
   kTemperatureOnLogprobs,  // the inverse temperature multiplies log-probabilities, not logits
-  kTopPOneSide,            // the filters' cuts are not handed to training
+  kTopPOneSide,            // the filters' kept tokens are not handed to training
 };
 
 // As the config names them, "none" first.

@@ -29,14 +29,15 @@ struct SamplingParams {
   bool ignore_stop;
   uint64_t seed;
   DrawSplit split;
+  bool stores_kept_tokens;  // with each completion, where the filter is on
 };
 
 struct Completion {
   int64_t tag;
   int32_t sample_index;
-  std::vector<int32_t> tokens;      // response only
-  std::vector<float> logprobs;      // processed, one a token
-  std::vector<ops::TokenCut> cuts;  // one a token; empty when no filter is on
+  std::vector<int32_t> tokens;  // response only
+  std::vector<float> logprobs;  // processed, one a token
+  ops::KeptTokens kept;         // one row a token, or empty
   FinishReason finish_reason;
 };
 

@@ -11,21 +11,20 @@ PackedBatch::PackedBatch(std::span<const PackedSequence> sequences, Allocator& a
   const auto num_sequences = static_cast<int64_t>(sequences.size());
   int64_t num_tokens = 0;
   int64_t num_predicted = 0;
-  bool has_cuts = false;
+  bool has_kept = false;
   predicted_offsets.push_back(0);
   for (const PackedSequence& sequence : sequences) {
     const auto length = static_cast<int64_t>(sequence.tokens.size());
     CHECK(length >= 1 && sequence.first_target >= 1 && sequence.first_target <= length,
           "sequence of {} tokens, first target {}", length, sequence.first_target);
     const int64_t predicted = length - sequence.first_target;
-    CHECK(sequence.cuts.empty() || static_cast<int64_t>(sequence.cuts.size()) == predicted);
-    has_cuts = has_cuts || !sequence.cuts.empty();
+    CHECK(sequence.kept.is_absent() || sequence.kept.num_rows == predicted);
+    has_kept = has_kept || !sequence.kept.is_absent();
     num_tokens += length;
     num_predicted += predicted;
     predicted_offsets.push_back(num_predicted);
     max_length = std::max(max_length, length);
   }
-  if (has_cuts) cuts.resize(static_cast<size_t>(num_predicted));
   HostInt32Arrays arrays;
   const std::span<int32_t> token_ids = arrays.add({num_tokens});
   const std::span<int32_t> places = arrays.add({num_tokens, 2});
@@ -49,8 +48,12 @@ PackedBatch::PackedBatch(std::span<const PackedSequence> sequences, Allocator& a
       if (i < first_target) continue;
       rows[predicted] = static_cast<int32_t>(row) - 1;
       target_ids[predicted] = sequence.tokens[i];
-      if (!sequence.cuts.empty()) cuts[predicted] = sequence.cuts[i - first_target];
       ++predicted;
+    }
+    if (!sequence.kept.is_absent()) {
+      kept.append(sequence.kept);
+    } else if (has_kept) {
+      kept.append_everything(static_cast<int64_t>(length - first_target));
     }
   }
   offsets[sequences.size()] = static_cast<int32_t>(row);

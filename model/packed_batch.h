@@ -8,15 +8,15 @@
 
 #include "model/core/buffer.h"
 #include "model/core/tensor.h"
-#include "model/ops/log_softmax.h"
+#include "model/ops/kept_tokens.h"
 
 namespace grpo::model {
 
 // One sequence; tokens [first_target, size) are predicted, each from the row before it.
 struct PackedSequence {
   std::span<const int32_t> tokens;
-  int64_t first_target;                 // at least 1; size() predicts nothing
-  std::span<const ops::TokenCut> cuts;  // one a predicted token, or empty
+  int64_t first_target;      // at least 1; size() predicts nothing
+  ops::KeptTokensView kept;  // of the predicted tokens, or absent
 };
 
 class PackedBatch {
@@ -38,7 +38,7 @@ class PackedBatch {
   Tensor page_first_slot;                  // [S, 1] int32
   Tensor predicted_rows;                   // [R] int32: row whose hidden state predicts targets[r]
   Tensor targets;                          // [R] int32
-  std::vector<ops::TokenCut> cuts;         // [R], or empty when nothing was cut
+  ops::KeptTokens kept;                    // [R], or empty when no sequence has any
   std::vector<int64_t> predicted_offsets;  // [S + 1]: predicted rows of sequence s
   int64_t max_length;
 

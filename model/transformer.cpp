@@ -18,11 +18,12 @@ LayerShape layer_shape(const ModelConfig& c) {
           .rms_norm_eps = static_cast<float>(c.rms_norm_eps)};
 }
 
-HeadTargets head_targets(const PackedBatch& batch, float inv_temperature, CutCheck* cut_check) {
+HeadTargets head_targets(const PackedBatch& batch, float inv_temperature,
+                         FilterCheck* filter_check) {
   return {.targets = batch.targets,
-          .cuts = batch.cuts.empty() ? nullptr : batch.cuts.data(),
+          .kept = batch.kept.view(),
           .inv_temperature = inv_temperature,
-          .cut_check = cut_check};
+          .filter_check = filter_check};
 }
 
 }  // namespace
@@ -116,7 +117,7 @@ KvView Transformer::packed_kv(const PackedBatch& batch, OpContext& ctx) const {
 }
 
 void Transformer::score(const ops::TokenLogprobs& out, const PackedBatch& batch,
-                        float inv_temperature, CutCheck* cut_check, OpContext& ctx) {
+                        float inv_temperature, FilterCheck* filter_check, OpContext& ctx) {
   CHECK(batch.max_length <= rope_table_.view().size(0), "sequence of {} tokens, {} positions",
         batch.max_length, rope_table_.view().size(0));
   const Workspace::Scope scope(ctx.workspace);
@@ -134,7 +135,7 @@ void Transformer::score(const ops::TokenLogprobs& out, const PackedBatch& batch,
   const Tensor picked =
       ctx.workspace.take(normed.dtype(), {batch.num_predicted(), config_.hidden_size});
   ops::gather_rows(picked, normed, batch.predicted_rows, ctx);
-  head_.score(*pass, out, picked, head_targets(batch, inv_temperature, cut_check), ctx);
+  head_.score(*pass, out, picked, head_targets(batch, inv_temperature, filter_check), ctx);
   pass->finish();
 }
 
@@ -159,7 +160,7 @@ Tensor Transformer::train_head(Pass& pass, const PackedBatch& batch, ResidualStr
 }
 
 void Transformer::train(const PackedBatch& batch, float inv_temperature, TokenLoss& loss,
-                        CutCheck* cut_check, OpContext& ctx) {
+                        FilterCheck* filter_check, OpContext& ctx) {
   CHECK(batch.max_length <= rope_table_.view().size(0), "sequence of {} tokens, {} positions",
         batch.max_length, rope_table_.view().size(0));
   const Workspace::Scope scope(ctx.workspace);
@@ -172,8 +173,8 @@ void Transformer::train(const PackedBatch& batch, float inv_temperature, TokenLo
     attention_[i].forward(*pass, stream, inputs, &saved[i].attention, ctx);
     mlp_[i].forward(*pass, stream, &saved[i].mlp, ctx);
   }
-  const Tensor dx =
-      train_head(*pass, batch, stream, head_targets(batch, inv_temperature, cut_check), loss, ctx);
+  const Tensor dx = train_head(*pass, batch, stream,
+                               head_targets(batch, inv_temperature, filter_check), loss, ctx);
   for (size_t i = attention_.size(); i-- > 0;) {
     mlp_[i].backward(*pass, dx, saved[i].mlp, ctx);
     inputs.kv = saved[i].kv;

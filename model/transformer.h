@@ -45,11 +45,12 @@ class Transformer {
   // Log-probabilities of the batch's targets; a forward-only pass. R predicted rows. `cut_check`
   // may be null.
   void score(const ops::TokenLogprobs& out,  // [R] float32 each
-             const PackedBatch& batch, float inv_temperature, CutCheck* cut_check, OpContext& ctx);
+             const PackedBatch& batch, float inv_temperature, FilterCheck* filter_check,
+             OpContext& ctx);
 
   // Forward, loss, backward; gradients add up in the store. `cut_check` may be null.
-  void train(const PackedBatch& batch, float inv_temperature, TokenLoss& loss, CutCheck* cut_check,
-             OpContext& ctx);
+  void train(const PackedBatch& batch, float inv_temperature, TokenLoss& loss,
+             FilterCheck* filter_check, OpContext& ctx);
 
   // Writes K and V of all rows into the cache; logits of logit_rows.
   void forward_cached(const Tensor& logits,  // [M, V] float32

@@ -133,7 +133,7 @@ std::vector<std::pair<std::string, std::vector<float>>> gather_logical(
 }
 
 TestScores score(model::Transformer& transformer, const model::PackedBatch& batch,
-                 float inv_temperature, model::CutCheck* cut_check, OpContext& ctx) {
+                 float inv_temperature, model::FilterCheck* filter_check, OpContext& ctx) {
   const Workspace::Scope scope(ctx.workspace);
   const ops::TokenLogprobs out{
       .processed = ctx.workspace.take(DType::kFloat32, {batch.num_predicted()}),
@@ -141,14 +141,14 @@ TestScores score(model::Transformer& transformer, const model::PackedBatch& batc
   for (const Tensor& values : {out.processed, out.unfiltered}) {
     poison_memory(values.raw(), values.size_bytes(), values.device());
   }
-  transformer.score(out, batch, inv_temperature, cut_check, ctx);
+  transformer.score(out, batch, inv_temperature, filter_check, ctx);
   return {.processed = to_host<float>(out.processed), .unfiltered = to_host<float>(out.unfiltered)};
 }
 
 std::vector<float> logits_of(TestModel& model, const std::vector<int32_t>& tokens, OpContext& ctx) {
   const Workspace::Scope scope(ctx.workspace);
   const auto t = static_cast<int64_t>(tokens.size());
-  const model::PackedSequence packed{.tokens = tokens, .first_target = t, .cuts = {}};
+  const model::PackedSequence packed{.tokens = tokens, .first_target = t, .kept = {}};
   const model::PackedBatch batch({&packed, 1}, ctx.workspace.allocator());
   model::CachedRows rows{.tokens = batch.tokens,
                          .positions = batch.positions,

@@ -54,7 +54,7 @@ struct TestScores {
   std::vector<float> unfiltered;
 };
 TestScores score(model::Transformer& transformer, const model::PackedBatch& batch,
-                 float inv_temperature, model::CutCheck* cut_check, OpContext& ctx);
+                 float inv_temperature, model::FilterCheck* filter_check, OpContext& ctx);
 
 // Logits [tokens, V] of every token of one sequence, through the cached path.
 std::vector<float> logits_of(TestModel& model, const std::vector<int32_t>& tokens, OpContext& ctx);

@@ -172,6 +172,20 @@ struct SharedValues {
   LogicalValues final;
 };
 
+// As after a rollout: the kept tokens of a sequence are on one rank, another for each.
+std::vector<rl::RolloutSequence> spread_kept_tokens(std::vector<rl::RolloutSequence> sequences,
+                                                    parallel::World& world) {
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    rl::RolloutSequence& sequence = sequences[s];
+    if (sequence.kept.empty()) continue;
+    sequence.kept_source = {.rank = static_cast<int>(s) % world.size(),
+                            .has_thresholds = sequence.kept.has_thresholds(),
+                            .num_ids = sequence.kept.num_ids()};
+    if (sequence.kept_source.rank != world.rank()) sequence.kept.clear();
+  }
+  return sequences;
+}
+
 PolicyOutcome train_on_rank(const PolicyCase& policy_case, const Layout& layout,
                             parallel::World& world, SharedValues& shared) {
   RankContext rank(world);
@@ -184,12 +198,13 @@ PolicyOutcome train_on_rank(const PolicyCase& policy_case, const Layout& layout,
   policy_case.fill(model.store);
   const auto weights = [&](ParameterId id) { return model.store.shard(id); };
   shared.initial.add(model.store, weights);
+  std::vector<rl::RolloutSequence> sequences = spread_kept_tokens(policy_case.sequences, world);
   PolicyOutcome outcome{.initial_weights = {}, .weights = {}, .updates = {}, .counters = {}};
   rl::Optimizer optimizer(policy_case.optimizer, model.store, rank.allocator);
   for (int update = 0; update < policy_case.num_updates; ++update) {
-    outcome.updates.push_back(rl::update_policy(
-        policy_case.loss, model.transformer, model.store, optimizer, policy_case.sequences,
-        policy_case.signals, policy_case.options, rank.ctx));
+    outcome.updates.push_back(rl::update_policy(policy_case.loss, model.transformer, model.store,
+                                                optimizer, sequences, policy_case.signals,
+                                                policy_case.options, rank.ctx));
   }
   shared.final.add(model.store, weights);
   outcome.counters = model.store.counters();

@@ -70,7 +70,7 @@ rl::LossConfig actor_loss();
 
 struct PolicyCase {
   model::ModelConfig config;
-  std::vector<rl::RolloutSequence> sequences;
+  std::vector<rl::RolloutSequence> sequences;  // their kept tokens start on one rank each
   std::vector<rl::SequenceSignals> signals;
   rl::LossConfig loss = actor_loss();
   rl::OptimizerConfig optimizer = plain_sgd();
@@ -78,7 +78,7 @@ struct PolicyCase {
                             .micro_batches = {.max_tokens = 64, .multiple = 4},
                             .learning_rate = 1.0,
                             .max_grad_norm = 0.0,
-                            .cut_check = nullptr};
+                            .filter_check = nullptr};
   int num_updates = 1;
   DType dtype = DType::kFloat32;
   Delay delay = Delay::kNone;

@@ -38,7 +38,8 @@ generation::SamplingParams sampling_params(const GenerateOptions& options,
           .stop_token_ids = rl::stop_tokens(config, model, tokenizer),
           .ignore_stop = config.ignore_eos,
           .seed = static_cast<uint64_t>(options.seed),
-          .split = generation::DrawSplit::kTrain};
+          .split = generation::DrawSplit::kTrain,
+          .stores_kept_tokens = false};
 }
 
 std::string completion_line(const generation::Completion& completion,

@@ -80,11 +80,13 @@ ExitCode score_on_rank(const ScoreOptions& options, const InferenceConfig& confi
   model::Transformer transformer(
       source.config, parameters, store,
       {.max_positions = longest, .head_chunk_rows = packing.logprob_chunk_tokens}, allocator);
+  std::vector<rl::RolloutSequence> sequences = as_sequences(lines);
   const rl::SequenceLogprobs scores =
-      rl::score_sequences(transformer, store.groups(), as_sequences(lines),
+      rl::score_sequences(transformer, store.groups(), sequences,
                           {.inv_temperature = 1.0f,
                            .max_tokens = std::max(longest, packing.logprob_mb_tokens),
-                           .cut_check = nullptr},
+                           .applies_filter = false,
+                           .filter_check = nullptr},
                           ctx);
   if (context.world.rank() == 0) write_scores(options.output_path, lines, scores);
   store.groups().world.communicator().barrier();

@@ -15,7 +15,10 @@ void InferenceConfig::visit(ConfigVisitor& visitor) {
       policy.sequence_packing.visit_scoring(packing);
       if (packing.is_reading()) policy.sequence_packing.validate(packing);
     });
-    visit_section(inner, "generation", "how completions are drawn", policy.generation);
+    inner.section("generation", "how completions are drawn", [this](ConfigVisitor& generation) {
+      policy.generation.visit_sampling(generation);
+      if (generation.is_reading()) policy.generation.validate(generation);
+    });
     if (inner.is_reading()) policy.validate(inner);
   });
   visit_section(visitor, "parallel", "the mesh", parallel);

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 
+#include "app/text/gzip.h"
 #include "model/core/errors.h"
 
 namespace grpo::app {
@@ -21,13 +23,15 @@ std::string json_number(double value) {
   return fmt::format("{}", value);
 }
 
-// The step of samples/step_N.jsonl; nullopt for other names.
+// The step of samples/step_N.jsonl, .jsonl.gz and .kept; nullopt for other names.
 std::optional<int64_t> sample_step(const std::string& name) {
   int64_t step = 0;
   if (!name.starts_with("step_")) return std::nullopt;
   const char* const end = name.data() + name.size();
   const auto [rest, error] = std::from_chars(name.data() + 5, end, step);
-  const bool matches = error == std::errc() && std::string_view(rest, end) == ".jsonl";
+  const std::string_view ending(rest, end);
+  const bool matches =
+      error == std::errc() && (ending == ".jsonl" || ending == ".jsonl.gz" || ending == ".kept");
   return matches ? std::optional(step) : std::nullopt;
 }
 
@@ -174,13 +178,20 @@ std::string RunFiles::metrics_json() const {
   return text + "\n}\n";
 }
 
-void RunFiles::write_sample(int64_t step, const std::string& json_line) {
+void RunFiles::write_samples(int64_t step, const rl::SampleBatch& samples, bool compress) {
   begin();
-  if (step != samples_step_) {
-    samples_.emplace(log_dir_ / "samples" / fmt::format("step_{}.jsonl", step));
-    samples_step_ = step;
+  if (samples.num_recorded == 0) return;
+  std::string text;
+  for (size_t i = 0; i < samples.num_recorded; ++i) text += samples.lines[i] + "\n";
+  const std::filesystem::path stem = log_dir_ / "samples" / fmt::format("step_{}", step);
+  if (!samples.kept_tokens.empty()) {
+    write_whole_file(stem.string() + ".kept", gzip(samples.kept_tokens));
   }
-  samples_->write_line(json_line);
+  if (compress) {
+    write_whole_file(stem.string() + ".jsonl.gz", gzip(std::as_bytes(std::span(text))));
+  } else {
+    write_whole_file(stem.string() + ".jsonl", text);
+  }
 }
 
 }  // namespace grpo::app

@@ -2,7 +2,8 @@
 //   config.yaml            the resolved config
 //   metrics.jsonl          a line a step: {"step": 1, "train/loss": 0.25, ...}; step 0 is setup
 //   metrics.json           {"train/loss": {"1": 0.25, "2": ...}, ...}, rewritten after each step
-//   samples/step_N.jsonl   the completions of a step
+//   samples/step_N.jsonl   the completions of a step, or .jsonl.gz; fields: rl/loop/sample_record.h
+//   samples/step_N.kept    the tokens that the sampling filters kept, gzip
 // Numbers are the shortest text that reads back to the same double; a non-finite one is "nan",
 // "inf" or "-inf".
 #pragma once
@@ -43,7 +44,8 @@ class RunFiles {
   // All throw DataError naming the file that cannot be written.
   void write_config(const std::string& yaml);
   void write_step(int64_t step, const rl::MetricSet& metrics);
-  void write_sample(int64_t step, const std::string& json_line);
+  // Nothing where no sample is recorded.
+  void write_samples(int64_t step, const rl::SampleBatch& samples, bool compress);
 
   const std::filesystem::path& log_dir() const { return log_dir_; }
 
@@ -62,8 +64,6 @@ class RunFiles {
   std::optional<LineFile> metrics_lines_;
   std::vector<std::string> names_;             // metrics in the order they first came
   std::map<std::string, std::string> series_;  // name -> "\"1\": 0.25, \"2\": 0.5"
-  std::optional<LineFile> samples_;
-  int64_t samples_step_ = -1;
 };
 
 }  // namespace grpo::app

@@ -38,13 +38,13 @@ void RunLog::on_progress(const std::string& phase, int64_t done, int64_t total) 
   console_.progress(phase, done, total);
 }
 
-void RunLog::on_sample(int64_t step, const std::string& json_line) {
-  files_.write_sample(step, json_line);
-  if (step != sample_step_) num_samples_printed_ = 0;
-  sample_step_ = step;
-  if (!is_shown(step) || num_samples_printed_ >= config_.num_samples_to_print) return;
-  ++num_samples_printed_;
-  console_.sample(json_line);
+void RunLog::on_samples(int64_t step, const rl::SampleBatch& samples) {
+  files_.write_samples(step, samples, config_.sample_compression == "gzip");
+  if (!is_shown(step)) return;
+  const auto most = static_cast<size_t>(config_.num_samples_to_print);
+  for (size_t i = 0; i < std::min(most, samples.lines.size()); ++i) {
+    console_.sample(samples.lines[i]);
+  }
 }
 
 }  // namespace grpo::app

@@ -21,7 +21,7 @@ class RunLog : public rl::RunObserver {
   void on_measured_memory(const rl::MemoryPlan& plan, const rl::MeasuredMemory& measured) override;
   void on_step(int64_t step, const rl::MetricSet& metrics) override;
   void on_progress(const std::string& phase, int64_t done, int64_t total) override;
-  void on_sample(int64_t step, const std::string& json_line) override;
+  void on_samples(int64_t step, const rl::SampleBatch& samples) override;
 
  private:
   bool is_shown(int64_t step) const;
@@ -30,8 +30,6 @@ class RunLog : public rl::RunObserver {
   Console& console_;
   int64_t num_steps_;
   rl::LoggerConfig config_;
-  int64_t sample_step_ = -1;
-  int64_t num_samples_printed_ = 0;
 };
 
 // Of the other ranks, which say nothing.
@@ -41,7 +39,7 @@ class SilentObserver : public rl::RunObserver {
   void on_warning(const std::string&) override {}
   void on_step(int64_t, const rl::MetricSet&) override {}
   void on_progress(const std::string&, int64_t, int64_t) override {}
-  void on_sample(int64_t, const std::string&) override {}
+  void on_samples(int64_t, const rl::SampleBatch&) override {}
 };
 
 }  // namespace grpo::app

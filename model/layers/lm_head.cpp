@@ -73,14 +73,15 @@ void LmHead::logits(Pass& pass, const Tensor& out, const Tensor& x, OpContext& c
   ops::linear_forward(out, x, weight.tensor(), Tensor(), ctx);
 }
 
-void LmHead::check_cuts(const HeadTargets& targets, const Chunk& chunk, OpContext& ctx) const {
-  std::vector<ops::TokenCut> recomputed(static_cast<size_t>(chunk.count));
-  ops::compute_cuts(recomputed.data(), chunk.logits, targets.cut_check->filter, ctx);
-  for (int64_t i = 0; i < chunk.count; ++i) {
-    ++targets.cut_check->num_checked;
-    if (recomputed[static_cast<size_t>(i)] != targets.cuts[chunk.begin + i]) {
-      ++targets.cut_check->num_differing;
-    }
+void LmHead::check_filter(const HeadTargets& targets, const Chunk& chunk, OpContext& ctx) const {
+  FilterCheck& check = *targets.filter_check;
+  ops::KeptTokens recomputed;
+  ops::filter_tokens(recomputed, chunk.logits, check.filter, ctx);
+  const ops::KeptTokensView own = recomputed.view();
+  const ops::KeptTokensView stored = targets.kept.rows(chunk.begin, chunk.count);
+  for (int64_t row = 0; row < chunk.count; ++row) {
+    ++check.num_checked;
+    if (!ops::same_tokens(own, stored, row)) ++check.num_differing;
   }
 }
 
@@ -88,16 +89,17 @@ void LmHead::chunk_logprobs(const Tensor& weight, const Tensor& x, const HeadTar
                             const Chunk& chunk, OpContext& ctx) const {
   ops::linear_forward(chunk.logits, x.rows(chunk.begin, chunk.count), weight, Tensor(), ctx);
   ops::token_logprobs(chunk.logprobs, chunk.logits, targets.targets.rows(chunk.begin, chunk.count),
-                      targets.cuts == nullptr ? nullptr : targets.cuts + chunk.begin,
-                      targets.inv_temperature, ctx);
-  if (targets.cut_check != nullptr && targets.cuts != nullptr) check_cuts(targets, chunk, ctx);
+                      targets.kept.rows(chunk.begin, chunk.count), targets.inv_temperature, ctx);
+  if (targets.filter_check != nullptr && !targets.kept.is_absent()) {
+    check_filter(targets, chunk, ctx);
+  }
 }
 
 void LmHead::chunk_backward(const Tensor& weight, const Tensor& dx, const Tensor& x,
                             const HeadTargets& targets, const Chunk& chunk, OpContext& ctx) const {
   ops::token_logprobs_backward(
       chunk.dlogits, chunk.logits, chunk.gradients, targets.targets.rows(chunk.begin, chunk.count),
-      targets.cuts == nullptr ? nullptr : targets.cuts + chunk.begin, targets.inv_temperature, ctx);
+      targets.kept.rows(chunk.begin, chunk.count), targets.inv_temperature, ctx);
   ops::linear_backward_input(dx.rows(chunk.begin, chunk.count), chunk.dlogits, weight, false, ctx);
   ops::linear_backward_weight(chunk.weight_gradient.tensor, chunk.dlogits,
                               x.rows(chunk.begin, chunk.count), chunk.weight_gradient.accumulate,

@@ -35,19 +35,19 @@ class TokenLoss {
                         const LogprobGradientValues& gradients) = 0;
 };
 
-// Recomputes the cuts that generation stored, from this side's logits, and counts those that
-// differ.
-struct CutCheck {
+// Filters this side's logits again and counts the rows whose kept tokens are not those that
+// generation stored.
+struct FilterCheck {
   ops::SamplingFilter filter;
   int64_t num_checked = 0;
   int64_t num_differing = 0;
 };
 
 struct HeadTargets {
-  Tensor targets;             // [R] int32
-  const ops::TokenCut* cuts;  // [R] host, or null
+  Tensor targets;            // [R] int32
+  ops::KeptTokensView kept;  // [R]
   float inv_temperature;
-  CutCheck* cut_check;  // null: not checked
+  FilterCheck* filter_check;  // null: not checked
 };
 
 // Stateless but for its description.
@@ -83,7 +83,7 @@ class LmHead {
     Tensor dlogits;  // [C, V] A
   };
   LogitBuffers take_buffers(int64_t rows, DType dtype, OpContext& ctx) const;
-  void check_cuts(const HeadTargets& targets, const Chunk& chunk, OpContext& ctx) const;
+  void check_filter(const HeadTargets& targets, const Chunk& chunk, OpContext& ctx) const;
   void chunk_logprobs(const Tensor& weight, const Tensor& x, const HeadTargets& targets,
                       const Chunk& chunk, OpContext& ctx) const;
   void chunk_backward(const Tensor& weight, const Tensor& dx, const Tensor& x,

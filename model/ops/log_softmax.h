@@ -1,47 +1,33 @@
 // The one log-softmax of the program, used by the sampler and by training (numerics contract 4),
-// with the sampling filters as stored cuts. T tokens, V vocabulary.
+// over the tokens that the sampling filters kept. T tokens, V vocabulary.
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
 #include "model/core/tensor.h"
+#include "model/ops/kept_tokens.h"
 #include "model/ops/op_context.h"
 
 namespace grpo::ops {
-
-// The kept set of a filtered distribution, on scaled logits z = logit * inv_temperature: token v is
-// kept when z[v] > threshold, or z[v] == threshold and v <= last_tie. The default keeps everything.
-struct TokenCut {
-  float threshold = -std::numeric_limits<float>::infinity();
-  int32_t last_tie = std::numeric_limits<int32_t>::max();
-
-  bool keeps(float scaled_logit, int32_t token) const {
-    return scaled_logit > threshold || (scaled_logit == threshold && token <= last_tie);
-  }
-  bool keeps_everything() const {
-    return threshold == -std::numeric_limits<float>::infinity() &&
-           last_tie == std::numeric_limits<int32_t>::max();
-  }
-  friend bool operator==(const TokenCut&, const TokenCut&) = default;
-};
 
 // temperature > 0; top_k 0 or top_p 1 switch a filter off.
 struct SamplingFilter {
   float temperature = 1.0f;
   int32_t top_k = 0;
-  double top_p = 1.0;  // double, so that 0.8 of ten equal tokens is eight
+  double top_p = 1.0;          // double, so that 0.8 of ten equal tokens is eight
+  int32_t max_kept_ids = 256;  // larger sets are stored by a threshold
 
+  bool is_on() const { return top_k > 0 || top_p < 1.0; }
   float inv_temperature() const { return 1.0f / temperature; }
 };
 
-// The cut of each row: temperature, then top-k (ties with the k-th all kept), then top-p on what is
-// left (by probability descending, id ascending, until the kept mass reaches p, the crossing token
-// included). A row with NaN, +infinity or nothing finite is a NonFiniteError that names the row,
-// here and below.
-void compute_cuts(TokenCut* cuts,        // [T], host
-                  const Tensor& logits,  // [T, V] float32
-                  const SamplingFilter& filter, OpContext& ctx);
+// Appends the set that the filter keeps of each row: temperature, then the top_k most probable
+// tokens, then top-p on what is left (until the kept mass reaches p, the crossing token included);
+// of equal logits the lower id comes first. A row with NaN, +infinity or nothing finite is a
+// NonFiniteError that names the row, here and below.
+void filter_tokens(KeptTokens& kept,      // gains T rows; host
+                   const Tensor& logits,  // [T, V] float32
+                   const SamplingFilter& filter, OpContext& ctx);
 
 // What the softmax of a row came to: its largest scaled logit z, and the sums of exp(z - max) over
 // all tokens and over the kept ones.
@@ -58,13 +44,13 @@ struct TokenLogprobs {
   Tensor sums = {};   // [T, kRowSumsBytes] uint8: RowSums, for the backward; or absent
 };
 
-// Log-probability of targets[t] under row t. Where the cut keeps everything both results are the
-// same bits. A sampled token lies inside its own cut; when later weights move its logit below the
-// stored threshold it still counts as kept, so that no update filters out a token of the rollout.
+// Log-probability of targets[t] under row t. Where everything is kept both results are the same
+// bits. A target always counts as kept, also where later weights move its logit below a stored
+// threshold, so that no update filters out a token of the rollout.
 void token_logprobs(const TokenLogprobs& out,
-                    const Tensor& logits,   // [T, V] float32
-                    const Tensor& targets,  // [T] int32 in [0, V)
-                    const TokenCut* cuts,   // [T], host; null keeps everything
+                    const Tensor& logits,        // [T, V] float32
+                    const Tensor& targets,       // [T] int32 in [0, V)
+                    const KeptTokensView& kept,  // [T], host
                     float inv_temperature, OpContext& ctx);
 
 // d loss / d logits from the gradients of the two log-probabilities:
@@ -74,14 +60,14 @@ struct LogprobGradients {
   Tensor dprocessed;   // [T] float32
   Tensor dunfiltered;  // [T] float32, or absent
   Tensor sums = {};    // [T, kRowSumsBytes] uint8: what token_logprobs left of the same logits,
-                       // targets, cuts and temperature, which are then not checked again; or absent
+                       // targets, sets and temperature, which are then not checked again; or absent
 };
 
 void token_logprobs_backward(const Tensor& dlogits,  // [T, V] float32 or bfloat16; may be logits
                              const Tensor& logits,   // [T, V] float32
                              const LogprobGradients& gradients,
-                             const Tensor& targets,  // [T] int32
-                             const TokenCut* cuts,   // [T], host; null keeps everything
+                             const Tensor& targets,       // [T] int32
+                             const KeptTokensView& kept,  // [T], host
                              float inv_temperature, OpContext& ctx);
 
 }  // namespace grpo::ops

@@ -35,8 +35,8 @@ void check_draws(const char* op, std::span<const TokenDraw> draws, int64_t num_r
 
 }  // namespace
 
-void sample_tokens(SampledToken* out, const Tensor& logits, std::span<const TokenDraw> draws,
-                   const SamplingFilter& filter, OpContext& ctx) {
+void sample_tokens(SampledToken* out, KeptTokens* kept, const Tensor& logits,
+                   std::span<const TokenDraw> draws, const SamplingFilter& filter, OpContext& ctx) {
   const char* op = "sample_tokens";
   check_logits(op, logits, ctx);
   CHECK(filter.temperature > 0.0f && filter.top_k >= 0 && filter.top_p > 0.0 && filter.top_p <= 1.0,
@@ -44,8 +44,9 @@ void sample_tokens(SampledToken* out, const Tensor& logits, std::span<const Toke
         filter.top_p);
   check_draws(op, draws, logits.size(0));
   dispatch_device<Scratch::kTakes>(
-      ctx, [&] { cpu::sample_tokens(out, logits, draws, filter, ctx); },
-      [&] { cuda::sample_tokens(out, logits, draws, filter, ctx); });
+      ctx, [&] { cpu::sample_tokens(out, kept, logits, draws, filter, ctx); },
+      [&] { cuda::sample_tokens(out, kept, logits, draws, filter, ctx); });
+  if (ctx.device.is_rehearsal && kept != nullptr) kept->append_everything(logits.size(0));
 }
 
 void argmax_tokens(SampledToken* out, const Tensor& logits, OpContext& ctx) {

@@ -13,7 +13,6 @@ namespace grpo::ops {
 struct SampledToken {
   int32_t token;
   float logprob;  // processed log-probability, by token_logprobs' arithmetic
-  TokenCut cut;   // what training applies again
 };
 
 // The token: the first kept id of the row, ascending, at which the cumulative probability exceeds
@@ -25,6 +24,7 @@ struct TokenDraw {
 
 // Draws stand in ascending order of their rows, and every row has at least one.
 void sample_tokens(SampledToken* out,                 // [N], host
+                   KeptTokens* kept,                  // gains T rows, host; null: not wanted
                    const Tensor& logits,              // [T, V] float32
                    std::span<const TokenDraw> draws,  // [N], host
                    const SamplingFilter& filter, OpContext& ctx);

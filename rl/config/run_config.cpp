@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
+#include <limits>
 #include <utility>
 
 #include "model/core/config_range.h"
@@ -78,6 +80,21 @@ void LoggerConfig::visit(ConfigVisitor& visitor) {
                 "steps from one console block to the next; files get every step");
   visitor.field("num_samples_to_print", num_samples_to_print,
                 "completions shown with a console block");
+  visitor.field("samples", samples,
+                "completions of a step that samples/step_N.jsonl records: all, none, or the first "
+                "so many; replay needs all");
+  visitor.field("sample_period", sample_period, "steps from one recorded step to the next");
+  visitor.choice("sample_compression", sample_compression, {"none", "gzip"},
+                 "of samples/step_N.jsonl; gzip appends .gz to the name");
+}
+
+int64_t LoggerConfig::num_recorded_samples() const {
+  if (samples == "all") return std::numeric_limits<int64_t>::max();
+  if (samples == "none") return 0;
+  int64_t count = -1;
+  const char* const end = samples.data() + samples.size();
+  const auto [rest, error] = std::from_chars(samples.data(), end, count);
+  return error == std::errc() && rest == end ? count : -1;
 }
 
 void LoggerConfig::validate(const ConfigVisitor& visitor) const {
@@ -86,6 +103,11 @@ void LoggerConfig::validate(const ConfigVisitor& visitor) const {
   }
   require_range<int64_t>(visitor, "console_period", console_period, 1, kMaxSteps);
   require_range<int64_t>(visitor, "num_samples_to_print", num_samples_to_print, 0, 1000);
+  require_range<int64_t>(visitor, "sample_period", sample_period, 1, kMaxSteps);
+  if (num_recorded_samples() < 0) {
+    throw ConfigError(fmt::format("{} is '{}'; allowed: all, none, or a number of samples",
+                                  visitor.where("samples"), samples));
+  }
 }
 
 void RunConfig::visit(ConfigVisitor& visitor) {

@@ -69,9 +69,15 @@ struct LoggerConfig {
   bool overwrite = false;
   int64_t console_period = 1;
   int64_t num_samples_to_print = 2;
+  std::string samples = "all";
+  int64_t sample_period = 1;
+  std::string sample_compression = "none";
 
   void visit(ConfigVisitor& visitor);
   void validate(const ConfigVisitor& visitor) const;
+
+  // Of a step; as many as there are for "all".
+  int64_t num_recorded_samples() const;
 };
 
 struct RunConfig {

@@ -1,14 +1,17 @@
 #include "rl/loop/grpo_algorithm.h"
 
 #include <algorithm>
+#include <numeric>
 
+#include "rl/loop/kept_token_exchange.h"
 #include "rl/loop/rollout.h"
+#include "rl/loop/sample_record.h"
 #include "rl/loop/stopwatch.h"
 
 namespace grpo::rl {
 
 void GrpoAlgorithm::train(int64_t step, RunState& state, MetricSet& metrics) {
-  const StepRecord record = step_.run(step, state);
+  StepRecord record = step_.run(step, state);
   add_rollout_metrics(metrics, record, parts_.rewards.names());
   add_training_metrics(metrics, record);
   add_system_metrics(metrics, record, run_.world.size());
@@ -17,20 +20,43 @@ void GrpoAlgorithm::train(int64_t step, RunState& state, MetricSet& metrics) {
   report_samples(step, record);
 }
 
-void GrpoAlgorithm::report_samples(int64_t step, const StepRecord& record) {
+void GrpoAlgorithm::report_samples(int64_t step, StepRecord& record) {
+  const LoggerConfig& logger = run_.config.logger;
+  const auto num_samples = static_cast<int64_t>(record.sequences.size());
+  const int64_t num_recorded =
+      step % logger.sample_period == 0 ? std::min(logger.num_recorded_samples(), num_samples) : 0;
+  const int64_t num_shown = std::min(logger.num_samples_to_print, num_samples);
+  const std::span<RolloutSequence> recorded =
+      std::span(record.sequences).first(static_cast<size_t>(num_recorded));
+  Communicator& data = parts_.models.groups().data.communicator();
+  std::vector<std::vector<MicroBatch>> assigned(static_cast<size_t>(data.size()));
+  assigned[0].emplace_back(static_cast<size_t>(num_recorded));
+  std::iota(assigned[0][0].begin(), assigned[0][0].end(), size_t{0});
+  deliver_kept_tokens(recorded, assigned, data);
   if (!run_.reports()) return;
-  for (size_t i = 0; i < record.sequences.size(); ++i) {
-    run_.observer.on_sample(
-        step, sample_json(record.sequences[i], parts_.dataset.example(record.sequences[i].example),
-                          record.advantages.advantage[i]));
+  const SampleOrigin origin{.step = step,
+                            .weights_version = record.weights_version,
+                            .data_path = run_.config.data.train.path,
+                            .first_prompt_index = record.first_prompt_index,
+                            .reward_names = parts_.rewards.names()};
+  const auto example_at = [&](int64_t index) -> const PromptExample& {
+    return parts_.dataset.example(index);
+  };
+  SampleBatch batch = record_samples(origin, example_at, recorded, record.signals);
+  for (int64_t i = num_recorded; i < num_shown; ++i) {
+    const auto index = static_cast<size_t>(i);
+    const RolloutSequence& sequence = record.sequences[index];
+    batch.lines.push_back(sample_json(origin, sequence, example_at(sequence.example),
+                                      record.signals[index], nullptr));
   }
+  run_.observer.on_samples(step, batch);
   const TokenAgreement& agreement = record.agreement;
   if (run_.config.numerics.is_exact() &&
-      agreement.num_mismatched + agreement.num_cuts_differing != 0) {
-    run_.observer.on_warning(
-        fmt::format("exact mode: {} of {} log-probabilities and {} sampling cuts differ between "
-                    "generation and training",
-                    agreement.num_mismatched, agreement.num_checked, agreement.num_cuts_differing));
+      agreement.num_mismatched + agreement.num_sets_differing != 0) {
+    run_.observer.on_warning(fmt::format(
+        "exact mode: {} of {} log-probabilities and {} sets of kept tokens differ between "
+        "generation and training",
+        agreement.num_mismatched, agreement.num_checked, agreement.num_sets_differing));
   }
 }
 

@@ -22,7 +22,8 @@ class GrpoAlgorithm : public Algorithm {
   void validate(int64_t step, RunState& state, MetricSet& metrics) override;
 
  private:
-  void report_samples(int64_t step, const StepRecord& record);
+  // Collective: the observer's rank receives the recorded samples' kept tokens.
+  void report_samples(int64_t step, StepRecord& record);
   std::vector<ValidationSample> draw_validation(const PromptDataset& dataset,
                                                 int64_t first_draw_index, int64_t num_prompts);
 

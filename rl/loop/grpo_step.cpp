@@ -18,9 +18,7 @@ int64_t GrpoStep::updates_per_step() const {
 
 ops::SamplingFilter GrpoStep::filter() const {
   const generation::GenerationConfig& g = run_.config.policy.generation;
-  return {.temperature = static_cast<float>(g.temperature),
-          .top_k = static_cast<int32_t>(g.top_k),
-          .top_p = g.top_p};
+  return g.filter();
 }
 
 generation::SamplingParams GrpoStep::sampling_params(generation::DrawSplit split) const {
@@ -31,7 +29,8 @@ generation::SamplingParams GrpoStep::sampling_params(generation::DrawSplit split
           .stop_token_ids = parts_.stop_token_ids,
           .ignore_stop = g.ignore_eos,
           .seed = static_cast<uint64_t>(run_.config.grpo.seed),
-          .split = split};
+          .split = split,
+          .stores_kept_tokens = split == generation::DrawSplit::kTrain};
 }
 
 void GrpoStep::refit(int64_t step, RunState& state, StepRecord& record) {
@@ -44,6 +43,8 @@ void GrpoStep::refit(int64_t step, RunState& state, StepRecord& record) {
 
 void GrpoStep::roll_out(int64_t step, RunState& state, StepRecord& record) {
   run_.enter("generation", step);
+  record.weights_version = parts_.optimizer.num_steps();
+  record.first_prompt_index = state.next_draw_index;
   RolloutPlan plan{.prompts = {},
                    .first_draw_index = state.next_draw_index,
                    .num_samples = run_.config.grpo.num_generations_per_prompt};
@@ -83,20 +84,22 @@ std::vector<SequenceSignals> GrpoStep::compute_signals(int64_t step, StepRecord&
   for (size_t i = 0; i < signals.size(); ++i) signals[i].advantage = record.advantages.advantage[i];
   ScorerOptions options{.inv_temperature = filter().inv_temperature(),
                         .max_tokens = run_.config.policy.sequence_packing.logprob_mb_tokens,
-                        .cut_check = nullptr};
+                        .applies_filter = true,
+                        .filter_check = nullptr};
   if (updates_per_step() > 1) {
-    model::CutCheck cut_check{.filter = filter()};
-    options.cut_check = &cut_check;
+    model::FilterCheck filter_check{.filter = filter()};
+    options.filter_check = &filter_check;
     SequenceLogprobs previous = score_sequences(parts_.models.policy(), parts_.models.groups(),
                                                 record.sequences, options, run_.ctx);
-    record.agreement.num_cuts_differing = cut_check.num_differing;
+    record.agreement.num_sets_differing = filter_check.num_differing;
     for (size_t i = 0; i < signals.size(); ++i) {
       signals[i].previous_logprobs = std::move(previous.processed[i]);
       record.agreement.add(signals[i].previous_logprobs, record.sequences[i].generation_logprobs);
     }
-    options.cut_check = nullptr;
+    options.filter_check = nullptr;
   }
   if (run_.config.needs_reference()) {
+    options.applies_filter = false;
     SequenceLogprobs reference = score_sequences(parts_.models.reference(), parts_.models.groups(),
                                                  record.sequences, options, run_.ctx);
     parts_.models.reference_store().drop_idle_buffers();
@@ -107,22 +110,20 @@ std::vector<SequenceSignals> GrpoStep::compute_signals(int64_t step, StepRecord&
   return signals;
 }
 
-void GrpoStep::update(int64_t step, StepRecord& record,
-                      const std::vector<SequenceSignals>& signals) {
+void GrpoStep::update(int64_t step, StepRecord& record) {
   const Stopwatch watch(record.times.policy_training);
   run_.enter("policy_training", step);
   const auto per_update = static_cast<size_t>(run_.config.policy.train_global_batch_size);
   const int64_t total_updates = run_.config.grpo.max_num_steps * updates_per_step();
   for (size_t begin = 0; begin < record.sequences.size(); begin += per_update) {
-    const auto first = static_cast<int64_t>(begin);
-    const auto last = first + static_cast<int64_t>(per_update);
-    const std::vector<RolloutSequence> sequences(record.sequences.begin() + first,
-                                                 record.sequences.begin() + last);
-    const std::vector<SequenceSignals> own_signals(signals.begin() + first, signals.begin() + last);
+    const std::span<RolloutSequence> sequences =
+        std::span(record.sequences).subspan(begin, per_update);
+    const std::span<const SequenceSignals> own_signals =
+        std::span(record.signals).subspan(begin, per_update);
     record.learning_rate =
         run_.config.policy.optimizer.kwargs.lr *
         lr_factor(run_.config.policy.scheduler, parts_.optimizer.num_steps(), total_updates);
-    model::CutCheck cut_check{.filter = filter()};
+    model::FilterCheck filter_check{.filter = filter()};
     const bool supplies_previous = updates_per_step() == 1;
     record.updates.push_back(
         update_policy(run_.config.loss_fn, parts_.models.policy(), parts_.models.policy_store(),
@@ -131,12 +132,13 @@ void GrpoStep::update(int64_t step, StepRecord& record,
                        .micro_batches = run_.config.policy.sequence_packing.training(),
                        .learning_rate = record.learning_rate,
                        .max_grad_norm = run_.config.policy.max_grad_norm,
-                       .cut_check = supplies_previous ? &cut_check : nullptr},
+                       .filter_check = supplies_previous ? &filter_check : nullptr},
                       run_.ctx));
     if (!supplies_previous) continue;
-    record.agreement.num_cuts_differing = cut_check.num_differing;
+    record.agreement.num_sets_differing = filter_check.num_differing;
     for (size_t i = 0; i < sequences.size(); ++i) {
       record.agreement.add(record.updates.back().logprobs[i], sequences[i].generation_logprobs);
+      record.signals[i].previous_logprobs = std::move(record.updates.back().logprobs[i]);
     }
   }
   parts_.models.policy_store().drop_idle_buffers();
@@ -150,15 +152,15 @@ StepRecord GrpoStep::run(int64_t step, RunState& state) {
     refit(step, state, record);
     roll_out(step, state, record);
     compute_advantages(record);
-    const std::vector<SequenceSignals> signals = compute_signals(step, record);
-    update(step, record, signals);
-    double cuts_differing = 0;
+    record.signals = compute_signals(step, record);
+    update(step, record);
+    double sets_differing = 0;
     for (const double count :
          parallel::all_gather_double(parts_.models.groups().data.communicator(),
-                                     static_cast<double>(record.agreement.num_cuts_differing))) {
-      cuts_differing += count;
+                                     static_cast<double>(record.agreement.num_sets_differing))) {
+      sets_differing += count;
     }
-    record.agreement.num_cuts_differing = static_cast<int64_t>(cuts_differing);
+    record.agreement.num_sets_differing = static_cast<int64_t>(sets_differing);
   }
   record.gtp = parts_.models.policy_store().counters().since(before);
   return record;

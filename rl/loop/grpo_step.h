@@ -39,7 +39,7 @@ class GrpoStep {
   void roll_out(int64_t step, RunState& state, StepRecord& record);
   void compute_advantages(StepRecord& record) const;
   std::vector<SequenceSignals> compute_signals(int64_t step, StepRecord& record);
-  void update(int64_t step, StepRecord& record, const std::vector<SequenceSignals>& signals);
+  void update(int64_t step, StepRecord& record);
   int64_t updates_per_step() const;
   ops::SamplingFilter filter() const;
 

@@ -3,13 +3,14 @@
 #include <cmath>
 
 #include "parallel/comm/host_collectives.h"
+#include "rl/loop/kept_token_exchange.h"
 #include "rl/loop/sequence_scorer.h"
 
 namespace grpo::rl {
 
 namespace {
 
-LossCounts count_tokens(const std::vector<RolloutSequence>& sequences) {
+LossCounts count_tokens(std::span<const RolloutSequence> sequences) {
   LossCounts counts{.valid_tokens = 0,
                     .valid_sequences = static_cast<double>(sequences.size()),
                     .positive_tokens = 0,
@@ -31,8 +32,8 @@ struct OwnResults {
 
 OwnResults train_own(const LossConfig& loss_config, const LossCounts& counts,
                      model::Transformer& policy, const std::vector<MicroBatch>& micro_batches,
-                     const std::vector<RolloutSequence>& sequences,
-                     const std::vector<SequenceSignals>& signals, const UpdateOptions& options,
+                     std::span<const RolloutSequence> sequences,
+                     std::span<const SequenceSignals> signals, const UpdateOptions& options,
                      OpContext& ctx) {
   OwnResults own;
   for (const MicroBatch& micro_batch : micro_batches) {
@@ -42,9 +43,9 @@ OwnResults train_own(const LossConfig& loss_config, const LossCounts& counts,
       members.push_back(&sequences[index]);
       member_signals.push_back(&signals[index]);
     }
-    const model::PackedBatch batch = pack_rollout(members, ctx.workspace.allocator());
+    const model::PackedBatch batch = pack_rollout(members, true, ctx.workspace.allocator());
     PolicyLoss loss(loss_config, counts, batch, members, member_signals);
-    policy.train(batch, options.inv_temperature, loss, options.cut_check, ctx);
+    policy.train(batch, options.inv_temperature, loss, options.filter_check, ctx);
     const std::vector<LossSums> sums = loss.sequence_sums();
     for (size_t s = 0; s < micro_batch.size(); ++s) {
       own.indices.push_back(static_cast<int64_t>(micro_batch[s]));
@@ -57,7 +58,7 @@ OwnResults train_own(const LossConfig& loss_config, const LossCounts& counts,
 }
 
 // Sums in the sequences' own order, so that no layout changes a bit.
-void merge_results(const OwnResults& own, const std::vector<RolloutSequence>& sequences,
+void merge_results(const OwnResults& own, std::span<const RolloutSequence> sequences,
                    const LossConfig& loss, Communicator& data, UpdateResult& result) {
   const auto indices = parallel::all_gather_vector(data, own.indices);
   const auto sums = parallel::all_gather_vector(data, own.sums);
@@ -83,9 +84,9 @@ void merge_results(const OwnResults& own, const std::vector<RolloutSequence>& se
 
 UpdateResult update_policy(const LossConfig& loss, model::Transformer& policy,
                            parallel::ShardedParameterStore& store, Optimizer& optimizer,
-                           const std::vector<RolloutSequence>& sequences,
-                           const std::vector<SequenceSignals>& signals,
-                           const UpdateOptions& options, OpContext& ctx) {
+                           std::span<RolloutSequence> sequences,
+                           std::span<const SequenceSignals> signals, const UpdateOptions& options,
+                           OpContext& ctx) {
   UpdateResult result;
   result.counts = count_tokens(sequences);
   std::vector<int64_t> lengths;
@@ -93,6 +94,7 @@ UpdateResult update_policy(const LossConfig& loss, model::Transformer& policy,
   for (const RolloutSequence& sequence : sequences) lengths.push_back(sequence.length());
   const parallel::AxisGroup& data = store.groups().data;
   const auto dealt = deal_micro_batches(lengths, data_ranks(store.groups()), options.micro_batches);
+  deliver_kept_tokens(sequences, dealt, data.communicator());
   store.zero_gradients();
   const OwnResults own =
       train_own(loss, result.counts, policy, dealt[static_cast<size_t>(data.rank())], sequences,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "model/transformer.h"
@@ -20,7 +21,7 @@ struct UpdateOptions {
   MicroBatchRule micro_batches;
   double learning_rate;
   double max_grad_norm;
-  model::CutCheck* cut_check;  // null: not checked
+  model::FilterCheck* filter_check;  // null: not checked
 };
 
 struct UpdateResult {
@@ -30,12 +31,12 @@ struct UpdateResult {
   std::vector<std::vector<float>> logprobs;  // of the training forward, by sequence; on every rank
 };
 
-// Collective over the store's groups. Throws NonFiniteError for a loss or gradient that is not
-// finite.
+// Collective over the store's groups; kept tokens are delivered to the ranks that train. Throws
+// NonFiniteError for a loss or gradient that is not finite.
 UpdateResult update_policy(const LossConfig& loss, model::Transformer& policy,
                            parallel::ShardedParameterStore& store, Optimizer& optimizer,
-                           const std::vector<RolloutSequence>& sequences,
-                           const std::vector<SequenceSignals>& signals,
-                           const UpdateOptions& options, OpContext& ctx);
+                           std::span<RolloutSequence> sequences,
+                           std::span<const SequenceSignals> signals, const UpdateOptions& options,
+                           OpContext& ctx);
 
 }  // namespace grpo::rl

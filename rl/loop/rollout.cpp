@@ -1,7 +1,6 @@
 #include "rl/loop/rollout.h"
 
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "parallel/comm/host_collectives.h"
@@ -46,11 +45,17 @@ std::vector<RolloutSequence> Rollout::rewarded(
                              .prompt_tokens = example.prompt_tokens,
                              .response_tokens = std::move(completion.tokens),
                              .generation_logprobs = std::move(completion.logprobs),
-                             .cuts = std::move(completion.cuts),
+                             .kept_source = {},
+                             .kept = std::move(completion.kept),
                              .finish_reason = completion.finish_reason,
                              .reward = 0,
                              .reward_components = {},
                              .text = {}};
+    if (!sequence.kept.empty()) {
+      sequence.kept_source = {.rank = world_.rank(),
+                              .has_thresholds = sequence.kept.has_thresholds(),
+                              .num_ids = sequence.kept.num_ids()};
+    }
     sequence.text = tokenizer_.decode(sequence.response_tokens, true);
     RewardResult result = rewards_.score(
         {.prompt = example.prompt, .completion = sequence.text, .answer = example.answer});
@@ -71,12 +76,13 @@ std::vector<RolloutSequence> Rollout::run(const RolloutPlan& plan,
   times.generation_seconds = seconds_since(generation_start);
 
   const auto reward_start = std::chrono::steady_clock::now();
-  const std::vector<std::byte> own = encode_sequences(rewarded(plan, std::move(completions)));
+  std::vector<RolloutSequence> own = rewarded(plan, std::move(completions));
   times.reward_seconds = seconds_since(reward_start);
 
   // Shares are contiguous and completions ordered, so rank order is (group, sample) order.
   std::vector<RolloutSequence> all;
-  for (const std::vector<std::byte>& bytes : parallel::all_gather_bytes(world_, own)) {
+  for (const std::vector<std::byte>& bytes :
+       parallel::all_gather_bytes(world_, encode_sequences(own))) {
     for (RolloutSequence& sequence : decode_sequences(bytes)) all.push_back(std::move(sequence));
   }
   CHECK(all.size() == plan.prompts.size() * static_cast<size_t>(plan.num_samples),
@@ -86,23 +92,12 @@ std::vector<RolloutSequence> Rollout::run(const RolloutPlan& plan,
     CHECK(all[i].group * plan.num_samples + all[i].sample == static_cast<int64_t>(i),
           "sequence {} is sample {} of group {}", i, all[i].sample, all[i].group);
   }
+  for (RolloutSequence& sequence : own) {
+    const int64_t index = sequence.group * plan.num_samples + sequence.sample;
+    all[static_cast<size_t>(index)].kept = std::move(sequence.kept);
+  }
   times.generation_seconds = seconds_since(generation_start) - times.reward_seconds;
   return all;
-}
-
-std::string sample_json(const RolloutSequence& sequence, const PromptExample& example,
-                        double advantage) {
-  const bool stopped = sequence.finish_reason == generation::FinishReason::kStop;
-  const nlohmann::ordered_json json{{"example", sequence.example},
-                                    {"sample", sequence.sample},
-                                    {"prompt", example.prompt},
-                                    {"response", sequence.text},
-                                    {"answer", example.answer},
-                                    {"reward", sequence.reward},
-                                    {"advantage", advantage},
-                                    {"finish_reason", stopped ? "stop" : "length"},
-                                    {"response_tokens", sequence.response_tokens}};
-  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace grpo::rl

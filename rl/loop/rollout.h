@@ -16,6 +16,13 @@
 
 namespace grpo::rl {
 
+// Where the kept tokens of a sequence are and how many ids they have; every rank knows it.
+struct KeptSource {
+  int32_t rank = -1;  // that drew the sequence; -1: no filter was on
+  bool has_thresholds = false;
+  int64_t num_ids = 0;
+};
+
 struct RolloutSequence {
   int64_t group;    // place of the prompt among the step's prompts
   int32_t sample;   // within the group
@@ -23,7 +30,9 @@ struct RolloutSequence {
   std::vector<int32_t> prompt_tokens;
   std::vector<int32_t> response_tokens;
   std::vector<float> generation_logprobs;  // one a response token
-  std::vector<ops::TokenCut> cuts;         // one a response token, or empty
+  KeptSource kept_source = {};
+  // Of the response tokens, on the rank that drew them and on those that work on them; or empty.
+  ops::KeptTokens kept = {};
   generation::FinishReason finish_reason;
   double reward;
   std::vector<double> reward_components;
@@ -68,9 +77,5 @@ class Rollout {
   const RewardSet& rewards_;
   Communicator& world_;
 };
-
-// One JSON object a sequence, for samples/step_N.jsonl.
-std::string sample_json(const RolloutSequence& sequence, const PromptExample& example,
-                        double advantage);
 
 }  // namespace grpo::rl

@@ -68,7 +68,7 @@ void transfer(Codec& codec, Sequence& sequence) {
   codec.values(sequence.prompt_tokens);
   codec.values(sequence.response_tokens);
   codec.values(sequence.generation_logprobs);
-  codec.values(sequence.cuts);
+  codec.value(sequence.kept_source);
   codec.value(sequence.finish_reason);
   codec.value(sequence.reward);
   codec.values(sequence.reward_components);

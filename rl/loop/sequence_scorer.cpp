@@ -5,11 +5,12 @@
 #include "model/core/host_transfer.h"
 #include "parallel/comm/host_collectives.h"
 #include "rl/data/work_division.h"
+#include "rl/loop/kept_token_exchange.h"
 
 namespace grpo::rl {
 
 model::PackedBatch pack_rollout(const std::vector<const RolloutSequence*>& sequences,
-                                Allocator& allocator) {
+                                bool with_kept, Allocator& allocator) {
   std::vector<std::vector<int32_t>> tokens;
   std::vector<model::PackedSequence> packed;
   tokens.reserve(sequences.size() + 1);
@@ -17,13 +18,16 @@ model::PackedBatch pack_rollout(const std::vector<const RolloutSequence*>& seque
     tokens.push_back(sequence->prompt_tokens);
     tokens.back().insert(tokens.back().end(), sequence->response_tokens.begin(),
                          sequence->response_tokens.end());
+    CHECK(!with_kept || sequence->kept_source.rank < 0 || !sequence->kept.empty(),
+          "the kept tokens of sample {} of group {} are on rank {}", sequence->sample,
+          sequence->group, sequence->kept_source.rank);
     packed.push_back({.tokens = tokens.back(),
                       .first_target = static_cast<int64_t>(sequence->prompt_tokens.size()),
-                      .cuts = sequence->cuts});
+                      .kept = with_kept ? sequence->kept.view() : ops::KeptTokensView{}});
   }
   if (packed.empty()) {
     tokens.push_back({0});
-    packed.push_back({.tokens = tokens.back(), .first_target = 1, .cuts = {}});
+    packed.push_back({.tokens = tokens.back(), .first_target = 1, .kept = {}});
   }
   return model::PackedBatch(packed, allocator);
 }
@@ -36,18 +40,19 @@ struct OwnScores {
 };
 
 OwnScores score_own(model::Transformer& transformer, const std::vector<MicroBatch>& micro_batches,
-                    const std::vector<RolloutSequence>& sequences, const ScorerOptions& options,
+                    std::span<const RolloutSequence> sequences, const ScorerOptions& options,
                     OpContext& ctx) {
   OwnScores own;
   for (const MicroBatch& micro_batch : micro_batches) {
     std::vector<const RolloutSequence*> members;
     for (const size_t index : micro_batch) members.push_back(&sequences[index]);
     const Workspace::Scope scope(ctx.workspace);
-    const model::PackedBatch batch = pack_rollout(members, ctx.workspace.allocator());
+    const model::PackedBatch batch =
+        pack_rollout(members, options.applies_filter, ctx.workspace.allocator());
     const int64_t rows = batch.num_predicted();
     const Tensor both = ctx.workspace.take(DType::kFloat32, {2 * rows});
     transformer.score({.processed = both.rows(0, rows), .unfiltered = both.rows(rows, rows)}, batch,
-                      options.inv_temperature, options.cut_check, ctx);
+                      options.inv_temperature, options.filter_check, ctx);
     const auto values = to_host<float>(both, ctx.stream);
     for (size_t s = 0; s < micro_batch.size(); ++s) {
       own.indices.push_back(static_cast<int64_t>(micro_batch[s]));
@@ -65,13 +70,14 @@ OwnScores score_own(model::Transformer& transformer, const std::vector<MicroBatc
 
 SequenceLogprobs score_sequences(model::Transformer& transformer,
                                  const parallel::ProcessGroups& groups,
-                                 const std::vector<RolloutSequence>& sequences,
-                                 const ScorerOptions& options, OpContext& ctx) {
+                                 std::span<RolloutSequence> sequences, const ScorerOptions& options,
+                                 OpContext& ctx) {
   std::vector<int64_t> lengths;
   lengths.reserve(sequences.size());
   for (const RolloutSequence& sequence : sequences) lengths.push_back(sequence.length());
   const auto dealt = deal_micro_batches(lengths, data_ranks(groups),
                                         {.max_tokens = options.max_tokens, .multiple = 1});
+  if (options.applies_filter) deliver_kept_tokens(sequences, dealt, groups.data.communicator());
   const OwnScores own = score_own(transformer, dealt[static_cast<size_t>(groups.data.rank())],
                                   sequences, options, ctx);
   Communicator& data = groups.data.communicator();

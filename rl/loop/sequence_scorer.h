@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "model/transformer.h"
@@ -13,25 +14,27 @@ namespace grpo::rl {
 
 // By sequence, then response token.
 struct SequenceLogprobs {
-  std::vector<std::vector<float>> processed;  // over the stored cuts
+  std::vector<std::vector<float>> processed;  // over the kept tokens
   std::vector<std::vector<float>> unfiltered;
 };
 
 struct ScorerOptions {
   float inv_temperature;
-  int64_t max_tokens;          // of a micro-batch
-  model::CutCheck* cut_check;  // null: not checked; counts this rank's sequences
+  int64_t max_tokens;                // of a micro-batch
+  bool applies_filter;               // false: `processed` is over the whole vocabulary too
+  model::FilterCheck* filter_check;  // null: not checked; counts this rank's sequences
 };
 
-// Collective over groups.data; every rank receives every sequence's values.
+// Collective over groups.data; every rank receives every sequence's values. Kept tokens are
+// delivered to the ranks that score.
 SequenceLogprobs score_sequences(model::Transformer& transformer,
                                  const parallel::ProcessGroups& groups,
-                                 const std::vector<RolloutSequence>& sequences,
-                                 const ScorerOptions& options, OpContext& ctx);
+                                 std::span<RolloutSequence> sequences, const ScorerOptions& options,
+                                 OpContext& ctx);
 
 // A micro-batch as the model takes it; an empty one becomes a single token that predicts nothing,
-// so that every rank runs the same collectives.
+// so that every rank runs the same collectives. Without `with_kept` every token counts as kept.
 model::PackedBatch pack_rollout(const std::vector<const RolloutSequence*>& sequences,
-                                Allocator& allocator);
+                                bool with_kept, Allocator& allocator);
 
 }  // namespace grpo::rl

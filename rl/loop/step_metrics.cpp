@@ -142,7 +142,7 @@ void add_training_metrics(MetricSet& metrics, const StepRecord& record) {
   metrics.set("train/token_mult_prob_error", record.agreement.token_mult_prob_error());
   metrics.set("train/mismatch_count", static_cast<double>(record.agreement.num_mismatched));
   metrics.set("train/mismatch_tokens_checked", static_cast<double>(record.agreement.num_checked));
-  metrics.set("train/cut_mismatch_count", static_cast<double>(record.agreement.num_cuts_differing));
+  metrics.set("train/cut_mismatch_count", static_cast<double>(record.agreement.num_sets_differing));
   metrics.set("train/gen_kl_error", token_mean(&LossSums::gen_kl_error));
   metrics.set("train/policy_kl_error", token_mean(&LossSums::policy_kl_error));
   metrics.set("train/js_divergence_error", token_mean(&LossSums::js_divergence_error));

@@ -20,8 +20,9 @@ namespace grpo::rl {
 struct TokenAgreement {
   double sum_exp_abs = 0;  // of exp(|training - generation|)
   int64_t num_checked = 0;
-  int64_t num_mismatched = 0;      // 32-bit patterns that differ
-  int64_t num_cuts_differing = 0;  // recomputed sampling cuts that differ from the stored ones
+  int64_t num_mismatched = 0;  // 32-bit patterns that differ
+  int64_t num_sets_differing =
+      0;  // recomputed sets of kept tokens that differ from the stored ones
 
   void add(const std::vector<float>& training, const std::vector<float>& generation);
   double token_mult_prob_error() const { return sum_exp_abs / static_cast<double>(num_checked); }
@@ -39,7 +40,10 @@ struct StepTimes {
 
 struct StepRecord {
   std::vector<RolloutSequence> sequences;
+  int64_t weights_version = 0;     // optimizer updates before the rollout
+  int64_t first_prompt_index = 0;  // of group 0 over the whole run
   GroupAdvantages advantages;
+  std::vector<SequenceSignals> signals;  // previous log-probabilities always among them
   std::vector<UpdateResult> updates;
   TokenAgreement agreement;
   parallel::RefitReport refit{};

@@ -20,9 +20,9 @@ model::PackedBatch pack_examples(const std::vector<SupervisedExample>& examples,
   for (const size_t index : micro_batch) {
     packed.push_back({.tokens = examples[index].tokens,
                       .first_target = examples[index].first_target,
-                      .cuts = {}});
+                      .kept = {}});
   }
-  if (packed.empty()) packed.push_back({.tokens = nothing, .first_target = 1, .cuts = {}});
+  if (packed.empty()) packed.push_back({.tokens = nothing, .first_target = 1, .kept = {}});
   return model::PackedBatch(packed, allocator);
 }
 

@@ -77,7 +77,7 @@ struct FullestBatch {
 // token limit, or what dealing the longest first to the emptiest micro-batch can put together; the
 // predicted tokens are as many as any mix of prompts allows.
 FullestBatch fullest_batch(const SequenceBounds& bounds, int64_t num_sequences,
-                           const DataRanks& ranks, const MicroBatchRule& rule, bool has_cuts,
+                           const DataRanks& ranks, const MicroBatchRule& rule, bool has_kept,
                            Allocator& allocator) {
   const int64_t num_batches = least_micro_batches(ranks, rule);
   const int64_t share = (num_sequences + num_batches - 1) / num_batches;
@@ -87,14 +87,14 @@ FullestBatch fullest_batch(const SequenceBounds& bounds, int64_t num_sequences,
                tokens * bounds.most_predicted / (bounds.shortest_prompt + bounds.most_predicted));
   std::vector<model::PackedSequence> sequences;
   const std::vector<int32_t> ids(static_cast<size_t>(bounds.longest), 0);
-  const std::vector<ops::TokenCut> cuts(static_cast<size_t>(has_cuts ? bounds.longest : 0));
+  ops::KeptTokens kept;
+  if (has_kept) kept.append_everything(bounds.longest);
   for (int64_t left = tokens; left > 0;) {
     const int64_t length = std::min(left, bounds.longest);
     const int64_t own_predicted = std::min(predicted, length - 1);
-    const auto count = static_cast<size_t>(own_predicted);
     sequences.push_back({.tokens = std::span(ids).first(static_cast<size_t>(length)),
                          .first_target = length - own_predicted,
-                         .cuts = std::span(cuts).first(has_cuts ? count : 0)});
+                         .kept = kept.view().rows(0, own_predicted)});
     predicted -= own_predicted;
     left -= length;
   }
@@ -181,15 +181,8 @@ class Rehearsal {
     if (std::find(phases_.begin(), phases_.end(), phase) == phases_.end()) phases_.push_back(phase);
   }
 
-  bool has_cuts() const {
-    return config_.policy.generation.top_k > 0 || config_.policy.generation.top_p < 1.0;
-  }
-  ops::SamplingFilter filter() const {
-    const generation::GenerationConfig& g = config_.policy.generation;
-    return {.temperature = static_cast<float>(g.temperature),
-            .top_k = static_cast<int32_t>(g.top_k),
-            .top_p = g.top_p};
-  }
+  bool filters() const { return filter().is_on(); }
+  ops::SamplingFilter filter() const { return config_.policy.generation.filter(); }
   int64_t sequences_per_step() const {
     return config_.grpo.num_prompts_per_step * config_.grpo.num_generations_per_prompt;
   }
@@ -207,7 +200,7 @@ class Rehearsal {
     score();
     enter("policy_training");
     train(*optimizer_, rollout_bounds(config_, lengths_), config_.policy.train_global_batch_size,
-          config_.loss_fn.is_token_local(), has_cuts());
+          config_.loss_fn.is_token_local(), filters());
     models_->policy_store().drop_idle_buffers();
   }
 
@@ -240,14 +233,14 @@ class Rehearsal {
   }
 
   void train(Optimizer& optimizer, const SequenceBounds& bounds, int64_t num_sequences,
-             bool is_token_local, bool with_cuts) {
+             bool is_token_local, bool with_kept) {
     const FullestBatch fullest =
         fullest_batch(bounds, num_sequences, ranks(), config_.policy.sequence_packing.training(),
-                      with_cuts, allocator_);
+                      with_kept, allocator_);
     RehearsedLoss loss(is_token_local);
-    model::CutCheck cut_check{.filter = filter()};
+    model::FilterCheck filter_check{.filter = filter()};
     const bool checks = !config_.is_sft() && has_one_update();
-    models_->policy().train(fullest.batch, 1.0f, loss, checks ? &cut_check : nullptr, ctx_);
+    models_->policy().train(fullest.batch, 1.0f, loss, checks ? &filter_check : nullptr, ctx_);
     models_->policy_store().reduce_gradients();
     optimizer.step(0.0, optimizer.gradient_norm(ctx_), config_.policy.max_grad_norm, ctx_);
   }
@@ -268,31 +261,32 @@ class Rehearsal {
                                 .stop_token_ids = {},
                                 .ignore_stop = true,
                                 .seed = 0,
-                                .split = generation::DrawSplit::kTrain},
+                                .split = generation::DrawSplit::kTrain,
+                                .stores_kept_tokens = true},
                                ctx_);
   }
 
   void score() {
     enter("policy_and_reference_logprobs");
-    model::CutCheck cut_check{.filter = filter()};
+    model::FilterCheck filter_check{.filter = filter()};
     const SequenceBounds bounds = rollout_bounds(config_, lengths_);
-    if (!has_one_update()) score(models_->policy(), &cut_check, bounds, sequences_per_step());
+    if (!has_one_update()) score(models_->policy(), &filter_check, bounds, sequences_per_step());
     if (!config_.needs_reference()) return;
     score(models_->reference(), nullptr, bounds, sequences_per_step());
     models_->reference_store().drop_idle_buffers();
   }
 
-  void score(model::Transformer& transformer, model::CutCheck* cut_check,
+  void score(model::Transformer& transformer, model::FilterCheck* filter_check,
              const SequenceBounds& bounds, int64_t num_sequences) {
     const Workspace::Scope scope(workspace_);
     const FullestBatch fullest = fullest_batch(
         bounds, num_sequences, ranks(),
         {.max_tokens = config_.policy.sequence_packing.logprob_mb_tokens, .multiple = 1},
-        !config_.is_sft() && has_cuts(), allocator_);
+        !config_.is_sft() && filters(), allocator_);
     const ops::TokenLogprobs out{
         .processed = workspace_.take(DType::kFloat32, {fullest.batch.num_predicted()}),
         .unfiltered = workspace_.take(DType::kFloat32, {fullest.batch.num_predicted()})};
-    transformer.score(out, fullest.batch, 1.0f, cut_check, ctx_);
+    transformer.score(out, fullest.batch, 1.0f, filter_check, ctx_);
   }
 
   const RunConfig& config_;

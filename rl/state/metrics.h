@@ -1,6 +1,7 @@
 // One step's metrics, in a fixed order, and where they go.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,6 +19,13 @@ class MetricSet {
 
  private:
   std::vector<std::pair<std::string, double>> values_;
+};
+
+// A step's samples as they are stored and shown.
+struct SampleBatch {
+  std::vector<std::string> lines;      // JSON, one per sample
+  size_t num_recorded = 0;             // the first lines, to be stored; the others are shown alone
+  std::vector<std::byte> kept_tokens;  // of the recorded samples; empty without a filter
 };
 
 struct MeasuredMemory;
@@ -38,8 +46,8 @@ class RunObserver {
   virtual void on_measured_memory(const MemoryPlan&, const MeasuredMemory&) {}
   virtual void on_step(int64_t step, const MetricSet& metrics) = 0;  // step is 1-based; 0 is setup
   virtual void on_progress(const std::string& phase, int64_t done, int64_t total) = 0;
-  // One line of samples/step_N.jsonl.
-  virtual void on_sample(int64_t step, const std::string& json_line) = 0;
+  // Called once per step that has samples to store or to show.
+  virtual void on_samples(int64_t step, const SampleBatch& samples) = 0;
 };
 
 }  // namespace grpo::rl

@@ -45,7 +45,7 @@ struct SilentRun final : public rl::RunObserver {
   void on_warning(const std::string&) override {}
   void on_progress(const std::string&, int64_t, int64_t) override {}
   void on_step(int64_t, const rl::MetricSet&) override {}
-  void on_sample(int64_t, const std::string&) override {}
+  void on_samples(int64_t, const rl::SampleBatch&) override {}
 };
 
 // A world whose rank is sent a signal as it enters a phase.

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <zlib.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <limits>
@@ -21,6 +23,19 @@ rl::MetricSet metrics_of(const std::vector<std::pair<std::string, double>>& valu
   rl::MetricSet metrics;
   for (const auto& [name, value] : values) metrics.set(name, value);
   return metrics;
+}
+
+rl::SampleBatch batch_of(std::vector<std::string> lines) {
+  const size_t count = lines.size();
+  return {.lines = std::move(lines), .num_recorded = count, .kept_tokens = {}};
+}
+
+std::string unpacked(const std::string& path) {
+  const gzFile file = gzopen(path.c_str(), "rb");
+  std::string text(size_t{8} << 20, '\0');
+  const int count = gzread(file, text.data(), static_cast<unsigned>(text.size()));
+  gzclose(file);
+  return text.substr(0, static_cast<size_t>(std::max(count, 0)));
 }
 
 TEST(RunFiles, MetricsAreALineAStepAndASeriesAMetric) {
@@ -64,11 +79,37 @@ TEST(RunFiles, NonFiniteNumbersStayVisibleInValidJson) {
 TEST(RunFiles, SamplesOfEachStepHaveTheirFile) {
   const ScratchFolder folder;
   RunFiles files(folder.path(), {});
-  files.write_sample(1, "{\"a\":1}");
-  files.write_sample(1, "{\"a\":2}");
-  files.write_sample(2, "{\"a\":3}");
+  files.write_samples(1, batch_of({"{\"a\":1}", "{\"a\":2}"}), false);
+  files.write_samples(2, batch_of({"{\"a\":3}"}), false);
   EXPECT_EQ(folder.read("samples/step_1.jsonl"), "{\"a\":1}\n{\"a\":2}\n");
   EXPECT_EQ(folder.read("samples/step_2.jsonl"), "{\"a\":3}\n");
+}
+
+TEST(RunFiles, OnlyRecordedSamplesAreStored) {
+  const ScratchFolder folder;
+  RunFiles files(folder.path(), {});
+  rl::SampleBatch batch = batch_of({"{\"a\":1}", "{\"a\":2}"});
+  batch.num_recorded = 1;
+  files.write_samples(1, batch, false);
+  batch.num_recorded = 0;
+  files.write_samples(2, batch, false);
+  EXPECT_EQ(folder.read("samples/step_1.jsonl"), "{\"a\":1}\n");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/samples/step_2.jsonl"));
+}
+
+TEST(RunFiles, CompressedSamplesAreGzip) {
+  const ScratchFolder folder;
+  RunFiles files(folder.path(), {});
+  rl::SampleBatch batch = batch_of({"{\"a\":1}"});
+  batch.kept_tokens.assign(3 << 20, std::byte{7});
+  files.write_samples(1, batch, true);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/samples/step_1.jsonl"));
+  EXPECT_EQ(unpacked(folder.path() + "/samples/step_1.jsonl.gz"), "{\"a\":1}\n");
+  EXPECT_EQ(unpacked(folder.path() + "/samples/step_1.kept"), std::string(3 << 20, '\7'));
+  // Equal content gives equal files.
+  const std::string first = folder.read("samples/step_1.kept");
+  files.write_samples(2, batch, true);
+  EXPECT_EQ(folder.read("samples/step_2.kept"), first);
 }
 
 TEST(RunFiles, AnEarlierRunIsKeptUnlessOverwriteIsSet) {
@@ -77,7 +118,7 @@ TEST(RunFiles, AnEarlierRunIsKeptUnlessOverwriteIsSet) {
     RunFiles files(folder.path(), {});
     files.write_config("grpo: {}\n");
     files.write_step(1, metrics_of({{"a", 1}}));
-    files.write_sample(7, "{}");
+    files.write_samples(7, batch_of({"{}"}), false);
   }
   folder.write("samples/mine.txt", "kept");
   try {
@@ -211,7 +252,7 @@ TEST(RunFiles, ContinuesAnEarlierRun) {
     for (int64_t step = 0; step <= 2; ++step) files.write_step(step, metrics);
     before = folder.read("metrics.json");
     files.write_step(3, metrics);
-    for (int64_t step = 1; step <= 3; ++step) files.write_sample(step, "{}");
+    for (int64_t step = 1; step <= 3; ++step) files.write_samples(step, batch_of({"{}"}), false);
   }
   folder.append("metrics.jsonl", "{\"step\": 4, \"tra");
   folder.write("metrics.json.partial-7-0", "half");

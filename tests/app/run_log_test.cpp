@@ -79,7 +79,8 @@ TEST(RunLog, AllSamplesAreWrittenAndTheFirstOfShownStepsPrinted) {
         step, i);
   };
   for (int64_t step = 1; step <= 4; ++step) {
-    for (int i = 0; i < 2; ++i) log.on_sample(step, sample(step, i));
+    log.on_samples(
+        step, {.lines = {sample(step, 0), sample(step, 1)}, .num_recorded = 2, .kept_tokens = {}});
     log.on_step(step, step_metrics());
   }
   std::vector<std::string> shown;

@@ -1,5 +1,6 @@
 // The CUDA entry points of the fake device: the CPU reference on the host's mapping.
 #include <cstring>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -100,26 +101,27 @@ void cuda::linear_backward_bias(const Tensor& dbias, const Tensor& dout, bool ac
   run_on_host(ops::linear_backward_bias, dbias, dout, accumulate);
 }
 
-void cuda::compute_cuts(TokenCut* cuts, const Tensor& logits, const SamplingFilter& filter,
-                        OpContext&) {
-  run_on_host(ops::compute_cuts, cuts, logits, filter);
+void cuda::filter_tokens(KeptTokens& kept, const Tensor& logits, const SamplingFilter& filter,
+                         OpContext&) {
+  run_on_host(ops::filter_tokens, std::ref(kept), logits, filter);
 }
 
 void cuda::token_logprobs(const TokenLogprobs& out, const Tensor& logits, const Tensor& targets,
-                          const TokenCut* cuts, float inv_temperature, OpContext&) {
-  run_on_host(ops::token_logprobs, out, logits, targets, cuts, inv_temperature);
+                          const KeptTokensView& kept, float inv_temperature, OpContext&) {
+  run_on_host(ops::token_logprobs, out, logits, targets, kept, inv_temperature);
 }
 
 void cuda::token_logprobs_backward(const Tensor& dlogits, const Tensor& logits,
                                    const LogprobGradients& gradients, const Tensor& targets,
-                                   const TokenCut* cuts, float inv_temperature, OpContext&) {
-  run_on_host(ops::token_logprobs_backward, dlogits, logits, gradients, targets, cuts,
+                                   const KeptTokensView& kept, float inv_temperature, OpContext&) {
+  run_on_host(ops::token_logprobs_backward, dlogits, logits, gradients, targets, kept,
               inv_temperature);
 }
 
-void cuda::sample_tokens(SampledToken* out, const Tensor& logits, std::span<const TokenDraw> draws,
-                         const SamplingFilter& filter, OpContext&) {
-  run_on_host(ops::sample_tokens, out, logits, draws, filter);
+void cuda::sample_tokens(SampledToken* out, KeptTokens* kept, const Tensor& logits,
+                         std::span<const TokenDraw> draws, const SamplingFilter& filter,
+                         OpContext&) {
+  run_on_host(ops::sample_tokens, out, kept, logits, draws, filter);
 }
 
 void cuda::argmax_tokens(SampledToken* out, const Tensor& logits, OpContext&) {

@@ -15,6 +15,7 @@ struct Draws {
   double temperature = 1.0;
   int32_t top_k = 0;
   double top_p = 1.0;
+  int32_t max_kept_ids = 256;
   bool greedy = false;
   int64_t max_new_tokens = 10;
   std::vector<int32_t> stops = {};
@@ -23,14 +24,17 @@ struct Draws {
   DrawSplit split = DrawSplit::kTrain;
 
   operator SamplingParams() const {
-    return {
-        .filter = {.temperature = static_cast<float>(temperature), .top_k = top_k, .top_p = top_p},
-        .greedy = greedy,
-        .max_new_tokens = max_new_tokens,
-        .stop_token_ids = stops,
-        .ignore_stop = ignore_stop,
-        .seed = seed,
-        .split = split};
+    return {.filter = {.temperature = static_cast<float>(temperature),
+                       .top_k = top_k,
+                       .top_p = top_p,
+                       .max_kept_ids = max_kept_ids},
+            .greedy = greedy,
+            .max_new_tokens = max_new_tokens,
+            .stop_token_ids = stops,
+            .ignore_stop = ignore_stop,
+            .seed = seed,
+            .split = split,
+            .stores_kept_tokens = true};
   }
 };
 
@@ -71,6 +75,14 @@ inline std::vector<GenerationRequest> make_requests(int32_t num_samples = 3) {
   return requests;
 }
 
+inline std::string describe(const ops::KeptTokensView& kept, int64_t row) {
+  std::string text;
+  for (const uint32_t id : kept.row_ids(row)) text += fmt::format(":{}", id);
+  const ops::KeptThreshold threshold = kept.threshold(row);
+  return text +
+         fmt::format(":{:016x}<={}", std::bit_cast<uint64_t>(threshold.above), threshold.last_tie);
+}
+
 // Everything of the completions, to the bit, so that two rollouts compare as texts.
 inline std::string describe(const std::vector<Completion>& completions) {
   std::string text;
@@ -79,12 +91,10 @@ inline std::string describe(const std::vector<Completion>& completions) {
         fmt::format("{}/{} finish {}:", c.tag, c.sample_index, static_cast<int>(c.finish_reason));
     for (size_t i = 0; i < c.tokens.size(); ++i) {
       text += fmt::format(" {}:{:08x}", c.tokens[i], std::bit_cast<uint32_t>(c.logprobs[i]));
-      if (i < c.cuts.size()) {
-        text += fmt::format(":{:08x}<={}", std::bit_cast<uint32_t>(c.cuts[i].threshold),
-                            c.cuts[i].last_tie);
-      }
+      const auto row = static_cast<int64_t>(i);
+      if (row < c.kept.num_rows()) text += describe(c.kept.view(), row);
     }
-    text += fmt::format(" ({} logprobs, {} cuts)\n", c.logprobs.size(), c.cuts.size());
+    text += fmt::format(" ({} logprobs, {} sets)\n", c.logprobs.size(), c.kept.num_rows());
   }
   return text;
 }
@@ -131,14 +141,14 @@ using grpo::testing::TestScores;
 // Scores of a completion by the training side's forward over the whole sequence.
 inline TestScores score(model::Transformer& transformer, grpo::testing::RankContext& memory,
                         const std::vector<int32_t>& prompt, const std::vector<int32_t>& response,
-                        const std::vector<ops::TokenCut>& cuts, float inv_temperature,
-                        model::CutCheck* cut_check = nullptr) {
+                        const ops::KeptTokensView& kept, float inv_temperature,
+                        model::FilterCheck* filter_check = nullptr) {
   std::vector<int32_t> tokens = prompt;
   tokens.insert(tokens.end(), response.begin(), response.end());
   const model::PackedSequence sequence{
-      .tokens = tokens, .first_target = static_cast<int64_t>(prompt.size()), .cuts = cuts};
+      .tokens = tokens, .first_target = static_cast<int64_t>(prompt.size()), .kept = kept};
   const model::PackedBatch batch({&sequence, 1}, memory.allocator);
-  return grpo::testing::score(transformer, batch, inv_temperature, cut_check, memory.ctx);
+  return grpo::testing::score(transformer, batch, inv_temperature, filter_check, memory.ctx);
 }
 
 inline std::vector<uint32_t> bits_of(const std::vector<float>& values) {

@@ -24,6 +24,7 @@ std::vector<Sampling> samplings() {
   return {{"plain", {}},
           {"filtered", {.temperature = 0.7, .top_k = 5, .top_p = 0.9}},
           {"top_p", {.temperature = 1.3, .top_p = 0.8}},
+          {"top_p_by_threshold", {.temperature = 1.3, .top_p = 0.8, .max_kept_ids = 0}},
           {"greedy", {.greedy = true}}};
 }
 
@@ -35,7 +36,7 @@ class EngineExactness : public ::testing::TestWithParam<std::tuple<DType, int>> 
 
 INSTANTIATE_TEST_SUITE_P(All, EngineExactness,
                          ::testing::Combine(::testing::Values(DType::kFloat32, DType::kBfloat16),
-                                            ::testing::Range(0, 4)),
+                                            ::testing::Range(0, 5)),
                          [](const auto& test) {
                            return std::string(dtype_name(std::get<0>(test.param))) + "_" +
                                   samplings()[static_cast<size_t>(std::get<1>(test.param))].name;
@@ -87,23 +88,34 @@ TEST_P(EngineExactness, LogprobsAreTheTrainingForwards) {
         rank.generate(requests, draws, {.max_batch_size = 4, .page_size_tokens = 3});
     const bool filtered = !draws.greedy && (draws.top_k > 0 || draws.top_p < 1.0);
     int64_t num_lower = 0;
+    int64_t num_differing = 0;  // from another filter's sets
     for (const Completion& c : completions) {
       const auto& prompt = requests[static_cast<size_t>(c.tag)].prompt_tokens;
       ASSERT_EQ(c.tokens.size(), 10u);
       ASSERT_EQ(c.logprobs.size(), 10u);
-      ASSERT_EQ(c.cuts.size(), filtered ? 10u : 0u);
-      model::CutCheck cut_check{.filter = params.filter};
-      const TestScores scores = score(rank.model.transformer, rank.memory, prompt, c.tokens, c.cuts,
-                                      inv_temperature, filtered ? &cut_check : nullptr);
+      ASSERT_EQ(c.kept.num_rows(), filtered ? 10 : 0);
+      EXPECT_EQ(c.kept.num_ids() > 0, filtered && draws.max_kept_ids > 0);
+      model::FilterCheck filter_check{.filter = params.filter};
+      const TestScores scores =
+          score(rank.model.transformer, rank.memory, prompt, c.tokens, c.kept.view(),
+                inv_temperature, filtered ? &filter_check : nullptr);
       EXPECT_EQ(bits_of(scores.processed), bits_of(c.logprobs)) << c.tag << "/" << c.sample_index;
-      EXPECT_EQ(cut_check.num_checked, filtered ? 10 : 0);
-      EXPECT_EQ(cut_check.num_differing, 0);
+      EXPECT_EQ(filter_check.num_checked, filtered ? 10 : 0);
+      EXPECT_EQ(filter_check.num_differing, 0);
+      if (filtered) {
+        model::FilterCheck other{.filter = params.filter};
+        other.filter.top_k = 1;
+        score(rank.model.transformer, rank.memory, prompt, c.tokens, c.kept.view(), inv_temperature,
+              &other);
+        num_differing += other.num_differing;
+      }
       for (size_t i = 0; i < c.tokens.size(); ++i) {
         EXPECT_TRUE(std::isfinite(c.logprobs[i]) && c.logprobs[i] <= 0.0f);
         num_lower += scores.unfiltered[i] < scores.processed[i] ? 1 : 0;
       }
     }
-    // The cuts did cut.
+    EXPECT_EQ(num_differing > 0, filtered);
+    // The filters did filter.
     EXPECT_EQ(num_lower > 0, filtered);
   }
 }

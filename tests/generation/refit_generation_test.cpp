@@ -59,7 +59,7 @@ class TrainedRank {
       tokens.back().insert(tokens.back().end(), c.tokens.begin(), c.tokens.end());
       sequences.push_back({.tokens = tokens.back(),
                            .first_target = static_cast<int64_t>(prompt.size()),
-                           .cuts = c.cuts});
+                           .kept = c.kept.view()});
       for (const uint32_t bits : bits_of(c.logprobs)) stored.push_back(bits);
     }
     const model::PackedBatch batch(sequences, memory->allocator);
@@ -152,7 +152,7 @@ class QueuedForward {
   static model::PackedBatch make_batch(Allocator& allocator) {
     const std::vector<int32_t> tokens = {3, 77, 12, 100, 45, 9, 9, 60};
     const model::PackedSequence sequence{
-        .tokens = tokens, .first_target = static_cast<int64_t>(tokens.size()), .cuts = {}};
+        .tokens = tokens, .first_target = static_cast<int64_t>(tokens.size()), .kept = {}};
     return model::PackedBatch({&sequence, 1}, allocator);
   }
   int64_t num_tokens() const { return batch_.tokens.size(0); }
@@ -371,14 +371,14 @@ TEST_P(RefitGeneration, R12_AQueuedForwardReadsOneVersion) {
 // Training, refit and generation with the streams of the training side late: the same weights, the
 // same draws.
 TEST_P(RefitGeneration, R12_AStepWithLateStreamsIsRefittedWhole) {
-  const auto sequences =
+  const auto all =
       testing::make_rollout({{5, 7}, {3, 20}, {9, 1}, {2, 30}}, odd_config().vocab_size, 11);
-  const auto signals = testing::make_signals(sequences, 4.0);
+  const auto signals = testing::make_signals(all, 4.0);
   const rl::UpdateOptions options{.inv_temperature = 1.0f,
                                   .micro_batches = {.max_tokens = 40, .multiple = 1},
                                   .learning_rate = 0.1,
                                   .max_grad_norm = 1.0,
-                                  .cut_check = nullptr};
+                                  .filter_check = nullptr};
   for (const int dp : {1, 2}) {
     std::string undelayed;
     for (const Delay delay : delays_for(2)) {
@@ -386,6 +386,7 @@ TEST_P(RefitGeneration, R12_AStepWithLateStreamsIsRefittedWhole) {
       std::array<std::string, 2> drawn;
       run_ranks(2, [&](parallel::World& world) {
         TrainedRank rank(world, GetParam(), dp, delay);
+        auto sequences = all;
         fill_lively(rank.policy.store, 20);
         rank.refit();
         rl::Optimizer optimizer(testing::plain_sgd(), rank.policy.store, rank.memory->allocator);

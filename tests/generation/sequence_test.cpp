@@ -14,7 +14,8 @@ SamplingParams params_of(uint64_t seed, DrawSplit split) {
           .stop_token_ids = {},
           .ignore_stop = false,
           .seed = seed,
-          .split = split};
+          .split = split,
+          .stores_kept_tokens = true};
 }
 
 TEST(SamplingUniform, IsAFunctionOfItsKey) {

@@ -74,12 +74,12 @@ std::vector<std::vector<uint32_t>> packed_bits(EngineRank& rank,
   std::vector<std::vector<int32_t>> tokens(completions.size());
   const std::vector<int32_t> before(static_cast<size_t>(offset), 5);
   std::vector<model::PackedSequence> sequences;
-  if (offset > 0) sequences.push_back({.tokens = before, .first_target = offset, .cuts = {}});
+  if (offset > 0) sequences.push_back({.tokens = before, .first_target = offset, .kept = {}});
   for (const size_t i : order) {
     tokens[i] = requests[static_cast<size_t>(completions[i].tag)].prompt_tokens;
     const auto first_target = static_cast<int64_t>(tokens[i].size());
     tokens[i].insert(tokens[i].end(), completions[i].tokens.begin(), completions[i].tokens.end());
-    sequences.push_back({.tokens = tokens[i], .first_target = first_target, .cuts = {}});
+    sequences.push_back({.tokens = tokens[i], .first_target = first_target, .kept = {}});
   }
   const model::PackedBatch batch(sequences, rank.memory.allocator);
   const std::vector<uint32_t> all =

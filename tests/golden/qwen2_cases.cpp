@@ -52,7 +52,7 @@ class Qwen2Case {
   static std::string key(size_t i, const char* what) { return fmt::format("seq{}.{}", i, what); }
 
   std::vector<float> logprobs(const std::vector<int32_t>& tokens) {
-    const model::PackedSequence packed{.tokens = tokens, .first_target = 1, .cuts = {}};
+    const model::PackedSequence packed{.tokens = tokens, .first_target = 1, .kept = {}};
     const model::PackedBatch batch({&packed, 1}, rank_.allocator);
     return testing::score(model_.transformer, batch, 1.0f, nullptr, rank_.ctx).processed;
   }
@@ -75,7 +75,8 @@ class Qwen2Case {
                                             .stop_token_ids = {},
                                             .ignore_stop = true,
                                             .seed = 0,
-                                            .split = generation::DrawSplit::kTrain};
+                                            .split = generation::DrawSplit::kTrain,
+                                            .stores_kept_tokens = false};
     const auto completions =
         engine.generate({&request, 1}, params, rank_.ctx, [](int64_t, int64_t) {});
     comparison.equal(key(i, "greedy"), fmt::format("{}", fmt::join(completions[0].tokens, " ")),
@@ -86,7 +87,7 @@ class Qwen2Case {
     std::vector<model::PackedSequence> packed;
     double num_targets = 0;
     for (const std::vector<int32_t>& tokens : sequences_) {
-      packed.push_back({.tokens = tokens, .first_target = 1, .cuts = {}});
+      packed.push_back({.tokens = tokens, .first_target = 1, .kept = {}});
       num_targets += static_cast<double>(tokens.size()) - 1;
     }
     const model::PackedBatch batch(packed, rank_.allocator);

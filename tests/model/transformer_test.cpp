@@ -54,14 +54,14 @@ class ModelUnderTest {
   }
 
   std::vector<float> score(const std::vector<const RolloutSequence*>& sequences) {
-    const PackedBatch batch = rl::pack_rollout(sequences, rank.allocator);
+    const PackedBatch batch = rl::pack_rollout(sequences, true, rank.allocator);
     testing::TestScores scores = testing::score(model.transformer, batch, 1.0f, nullptr, rank.ctx);
     EXPECT_EQ(scores.processed, scores.unfiltered);  // nothing is cut
     return std::move(scores.processed);
   }
 
   RecordingLoss train(const std::vector<const RolloutSequence*>& sequences, bool token_local) {
-    const PackedBatch batch = rl::pack_rollout(sequences, rank.allocator);
+    const PackedBatch batch = rl::pack_rollout(sequences, true, rank.allocator);
     RecordingLoss loss(token_local);
     model.store.zero_gradients();
     model.transformer.train(batch, 1.0f, loss, nullptr, rank.ctx);
@@ -177,7 +177,7 @@ TEST(Transformer, APassThatPredictsNothingChangesNoGradient) {
 TEST(Transformer, TemperatureIsInsideTheLogSoftmax) {
   ModelUnderTest tested(testing::odd_config());
   const auto sequences = make_rollout({{3, 9}}, 131, 2);
-  const PackedBatch batch = rl::pack_rollout(pointers(sequences), tested.rank.allocator);
+  const PackedBatch batch = rl::pack_rollout(pointers(sequences), true, tested.rank.allocator);
   const auto score = [&](float inv_temperature) {
     return testing::score(tested.model.transformer, batch, inv_temperature, nullptr,
                           tested.rank.ctx)

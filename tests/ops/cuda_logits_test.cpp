@@ -4,47 +4,13 @@
 
 #include "model/ops/log_softmax.h"
 #include "model/ops/sampler.h"
-#include "tests/ops/cuda_op_test.h"
+#include "tests/ops/logits_patterns.h"
 #include "tests/ops/token_draws.h"
 
 namespace grpo::ops {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-const SamplingFilter kFilters[] = {
-    {1.0f, 0, 1.0}, {0.7f, 0, 1.0},  {0.7f, 20, 1.0},  {1.3f, 0, 0.8},    {0.7f, 50, 0.9},
-    {1.0f, 1, 1.0}, {1.0f, 0, 1e-9}, {2.0f, 0, 0.999}, {1.0f, 3000, 0.5}, {1.0f, 700, 0.99}};
-
-// What rows of logits can look like.
-enum class Pattern {
-  kNormal,
-  kPeaked,    // a few tokens have nearly all the probability
-  kFlat,      // keys that differ in their last digits alone
-  kTies,      // few different values, of both signs, with both zeros
-  kEqual,     // one value
-  kExcluded,  // most logits -infinity
-};
-constexpr Pattern kPatterns[] = {Pattern::kNormal, Pattern::kPeaked, Pattern::kFlat,
-                                 Pattern::kTies,   Pattern::kEqual,  Pattern::kExcluded};
-
-double pattern_value(Pattern pattern, double normal, int64_t index) {
-  switch (pattern) {
-    case Pattern::kNormal:
-      return 3.0 * normal;
-    case Pattern::kPeaked:
-      return 30.0 * normal;
-    case Pattern::kFlat:
-      return 5.0 + 1e-6 * normal;
-    case Pattern::kTies:
-      return std::round(2.0 * normal) * (index % 2 == 0 ? 0.5 : -0.5);
-    case Pattern::kEqual:
-      return -1.5;
-    case Pattern::kExcluded:
-      return index % 7 == 3 || index == 0 ? normal : -kInfinity;
-  }
-  return 0.0;
-}
 
 std::vector<double> uniforms_of(int64_t rows) {
   std::vector<double> uniforms{0.0, 1.0 - 0x1.0p-53};
@@ -60,34 +26,39 @@ void expect_same(const std::vector<SampledToken>& actual, const std::vector<Samp
   for (size_t t = 0; t < wanted.size(); ++t) {
     ASSERT_EQ(actual[t].token, wanted[t].token) << what << " of row " << t;
     ASSERT_EQ(actual[t].logprob, wanted[t].logprob) << what << " of row " << t;
-    ASSERT_EQ(actual[t].cut, wanted[t].cut) << what << " of row " << t;
   }
 }
 
-class CudaLogitsTest : public CudaTest<::testing::TestWithParam<std::pair<int64_t, int64_t>>> {
+class CudaLogitsTest
+    : public CudaTest<::testing::TestWithParam<std::pair<int64_t, int64_t>>, LogitsTestTensors> {
  protected:
   int64_t rows() const { return GetParam().first; }
   int64_t vocabulary() const { return GetParam().second; }
 
-  Tensor logits_of(Pattern pattern, int64_t num_rows, int64_t size) {
-    Values values = values_of(random(DType::kFloat32, {num_rows, size}));
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = pattern_value(pattern, values[i], static_cast<int64_t>(i) % size);
-    }
-    return from(DType::kFloat32, {num_rows, size}, values);
-  }
+  using LogitsTestTensors::logits_of;
   Tensor logits_of(Pattern pattern) { return logits_of(pattern, rows(), vocabulary()); }
-
-  std::vector<TokenCut> cuts_of(const Tensor& logits, const SamplingFilter& filter, OpContext& on) {
-    std::vector<TokenCut> cuts(static_cast<size_t>(logits.size(0)), TokenCut{-7.0f, -7});
-    compute_cuts(cuts.data(), logits, filter, on);
-    return cuts;
+  // Rows by id and by a threshold; the second keeps everything, the third nothing but its target,
+  // unless that may have no weight.
+  KeptTokens stored_of(const Tensor& logits, bool targets_have_weight = true) {
+    KeptTokens stored;
+    for (int64_t t = 0; t < logits.size(0); ++t) {
+      if (t == 1) {
+        stored.append_threshold({});
+      } else if (t == 2 && targets_have_weight) {
+        stored.append_threshold({1e30, 0});
+      } else {
+        const SamplingFilter filter{0.8f, 40, 0.9, t % 2 == 0 ? 256 : 0};
+        stored.append(filtered(logits.rows(t, 1), filter, ctx()).view());
+      }
+    }
+    return stored;
   }
 
   std::vector<SampledToken> sample(const Tensor& logits, const std::vector<double>& uniforms,
                                    const SamplingFilter& filter, OpContext& on) {
     std::vector<SampledToken> out(uniforms.size());
-    sample_tokens(out.data(), logits, one_draw_a_row(uniforms), filter, on);
+    kept.clear();
+    sample_tokens(out.data(), &kept, logits, one_draw_a_row(uniforms), filter, on);
     return out;
   }
 
@@ -97,13 +68,7 @@ class CudaLogitsTest : public CudaTest<::testing::TestWithParam<std::pair<int64_
     return out;
   }
 
-  // First, last and others.
-  Tensor targets_of(int64_t num_rows, int64_t size) {
-    std::vector<int32_t> targets;
-    for (int64_t t = 0; t < num_rows; ++t)
-      targets.push_back(static_cast<int32_t>(t == 1 ? size - 1 : 7919 * t % size));
-    return ints({num_rows}, targets);
-  }
+  KeptTokens kept;  // of the last sample()
 };
 
 // One token; broken and whole groups of four and blocks of 1024; more rows than a block's warps; a
@@ -118,37 +83,13 @@ INSTANTIATE_TEST_SUITE_P(
       return std::to_string(test.param.first) + "_" + std::to_string(test.param.second);
     });
 
-TEST_P(CudaLogitsTest, Cuts) {
-  for (const Pattern pattern : kPatterns) {
-    const Tensor logits = logits_of(pattern);
-    for (const SamplingFilter& filter : kFilters) {
-      SCOPED_TRACE(fmt::format("pattern {} top_k {} top_p {}", static_cast<int>(pattern),
-                               filter.top_k, filter.top_p));
-      const std::vector<TokenCut> wanted = cuts_of(logits, filter, ctx());
-      for (const int64_t shift : {0, 1}) {
-        const std::vector<TokenCut> cuts = cuts_of(to_cuda(logits, shift), filter, cuda());
-        ASSERT_EQ(cuts.size(), wanted.size());
-        for (size_t t = 0; t < cuts.size(); ++t) {
-          ASSERT_EQ(cuts[t].threshold, wanted[t].threshold) << "row " << t;
-          ASSERT_EQ(cuts[t].last_tie, wanted[t].last_tie) << "row " << t;
-        }
-      }
-    }
-  }
-}
-
 TEST_P(CudaLogitsTest, Logprobs) {
   for (const Pattern pattern : kPatterns) {
     const Tensor logits = logits_of(pattern);
     const Tensor targets = targets_of(rows(), vocabulary());
-    for (const bool has_cuts : {false, true}) {
-      // The second row keeps everything, the third nothing but its target.
-      std::vector<TokenCut> cuts = cuts_of(logits, {0.8f, 40, 0.9}, ctx());
-      if (rows() > 2) {
-        cuts[1] = {};
-        cuts[2] = {1e30f, 0};
-      }
-      const TokenCut* stored = has_cuts ? cuts.data() : nullptr;
+    const KeptTokens sets = stored_of(logits);
+    for (const bool has_sets : {false, true}) {
+      const KeptTokensView stored = has_sets ? sets.view() : KeptTokensView{};
       const Shape shape{rows()};
       const TokenLogprobs wanted{make(DType::kFloat32, shape), make(DType::kFloat32, shape)};
       token_logprobs(wanted, logits, targets, stored, 1.25f, ctx());
@@ -174,9 +115,9 @@ TEST_P(CudaLogitsTest, LogprobsBackward) {
   }
   for (const Pattern pattern : {Pattern::kNormal, Pattern::kTies, Pattern::kExcluded}) {
     const Tensor logits = logits_of(pattern);
-    const std::vector<TokenCut> cuts = cuts_of(logits, {0.8f, 40, 0.9}, ctx());
+    const KeptTokens sets = stored_of(logits, pattern != Pattern::kExcluded);
     for (const bool both : {true, false}) {
-      const TokenCut* stored = both ? cuts.data() : nullptr;
+      const KeptTokensView stored = both ? sets.view() : KeptTokensView{};
       const Tensor wanted = copy(logits);
       token_logprobs_backward(wanted, wanted, {dprocessed, both ? dunfiltered : Tensor()}, targets,
                               stored, 1.25f, ctx());
@@ -197,9 +138,9 @@ TEST_P(CudaLogitsTest, LogprobsBackwardFromSums) {
   const Tensor targets = targets_of(rows(), vocabulary());
   const Tensor gradient = random(DType::kFloat32, {rows()});
   if (rows() > 1) gradient.data<float>()[1] = 0.0f;
-  for (const bool has_cuts : {false, true}) {
-    const std::vector<TokenCut> cuts = cuts_of(logits, {0.8f, 40, 0.9}, ctx());
-    const TokenCut* stored = has_cuts ? cuts.data() : nullptr;
+  const KeptTokens sets = stored_of(logits);
+  for (const bool has_sets : {false, true}) {
+    const KeptTokensView stored = has_sets ? sets.view() : KeptTokensView{};
     const Shape shape{rows()};
     for (const DType dtype : {DType::kFloat32, DType::kBfloat16}) {
       const Tensor wanted = make(dtype, logits.shape());
@@ -230,19 +171,19 @@ TEST_P(CudaLogitsTest, Samples) {
       SCOPED_TRACE(fmt::format("pattern {} top_k {} top_p {}", static_cast<int>(pattern),
                                filter.top_k, filter.top_p));
       const std::vector<SampledToken> sampled = sample(there, uniforms, filter, cuda());
+      const KeptTokens stored = kept;
       expect_same(sampled, sample(logits, uniforms, filter, ctx()), "CPU");
-      std::vector<TokenCut> stored;
+      EXPECT_EQ(stored, kept);
       std::vector<int32_t> tokens;
       Values logprobs;
       for (const SampledToken& token : sampled) {
-        stored.push_back(token.cut);
         tokens.push_back(token.token);
         logprobs.push_back(token.logprob);
       }
-      EXPECT_EQ(cuts_of(there, filter, cuda()), stored);
+      EXPECT_EQ(filtered(there, filter, cuda()), stored);
       const Shape shape{rows()};
       const TokenLogprobs out{cuda_make(DType::kFloat32, shape), cuda_make(DType::kFloat32, shape)};
-      token_logprobs(out, there, to_cuda(ints(shape, tokens)), stored.data(),
+      token_logprobs(out, there, to_cuda(ints(shape, tokens)), stored.view(),
                      filter.inv_temperature(), cuda());
       expect_same_bits(to_host(out.processed), from(DType::kFloat32, shape, logprobs), "training");
     }
@@ -259,10 +200,16 @@ TEST_P(CudaLogitsTest, ARowGivesSeveralDraws) {
   }
   for (const SamplingFilter& filter : kFilters) {
     std::vector<SampledToken> wanted(draws.size());
-    sample_tokens(wanted.data(), logits, draws, filter, ctx());
+    KeptTokens wanted_kept;
+    sample_tokens(wanted.data(), &wanted_kept, logits, draws, filter, ctx());
     std::vector<SampledToken> out(draws.size());
-    sample_tokens(out.data(), to_cuda(logits), draws, filter, cuda());
+    KeptTokens out_kept;
+    sample_tokens(out.data(), &out_kept, to_cuda(logits), draws, filter, cuda());
     expect_same(out, wanted, "CPU");
+    EXPECT_EQ(out_kept, wanted_kept);
+    // The same draws where nobody asks for the sets.
+    sample_tokens(out.data(), nullptr, to_cuda(logits), draws, filter, cuda());
+    expect_same(out, wanted, "without sets");
   }
 }
 
@@ -306,6 +253,7 @@ TEST_P(CudaLogitsRowsTest, RowsDoNotDependOnTheirCompany) {
     Tensor processed;
     Tensor unfiltered;
     Tensor dlogits;
+    KeptTokens kept;
   };
   const auto run = [&](int64_t first, int64_t count) {
     const auto at = static_cast<size_t>(first);
@@ -315,14 +263,14 @@ TEST_P(CudaLogitsRowsTest, RowsDoNotDependOnTheirCompany) {
         {count}, std::vector<int32_t>(targets.begin() + first, targets.begin() + first + count)));
     Outcome out{
         sample(part, std::vector<double>(&uniforms[at], uniforms.data() + end), filter, cuda()),
-        cuda_make(DType::kFloat32, {count}), cuda_make(DType::kFloat32, {count}), part};
-    std::vector<TokenCut> cuts;
-    for (const SampledToken& token : out.sampled) cuts.push_back(token.cut);
-    token_logprobs({out.processed, out.unfiltered}, part, ids, cuts.data(),
+        cuda_make(DType::kFloat32, {count}), cuda_make(DType::kFloat32, {count}), part,
+        KeptTokens()};
+    out.kept = kept;
+    token_logprobs({out.processed, out.unfiltered}, part, ids, out.kept.view(),
                    filter.inv_temperature(), cuda());
     const Tensor gradient = from(DType::kFloat32, {count}, Values(static_cast<size_t>(count), 0.3));
-    token_logprobs_backward(part, part, {to_cuda(gradient), to_cuda(gradient)}, ids, cuts.data(),
-                            filter.inv_temperature(), cuda());
+    token_logprobs_backward(part, part, {to_cuda(gradient), to_cuda(gradient)}, ids,
+                            out.kept.view(), filter.inv_temperature(), cuda());
     for (Tensor* tensor : {&out.processed, &out.unfiltered, &out.dlogits})
       *tensor = to_host(*tensor);
     return out;
@@ -333,6 +281,7 @@ TEST_P(CudaLogitsRowsTest, RowsDoNotDependOnTheirCompany) {
   for (int64_t t = 0; t < rows(); ++t) {
     const Outcome& wanted = alone[static_cast<size_t>(t % kDistinct)];
     expect_same({together.sampled[static_cast<size_t>(t)]}, wanted.sampled, "row alone");
+    EXPECT_TRUE(same_set(together.kept.view(), t, wanted.kept.view(), 0)) << "row " << t;
     expect_same_bits(together.processed.rows(t, 1), wanted.processed, "processed of a row alone");
     expect_same_bits(together.unfiltered.rows(t, 1), wanted.unfiltered,
                      "unfiltered of a row alone");
@@ -375,8 +324,8 @@ class CudaLogitsErrorTest : public CudaTest<::testing::Test> {
 
   void logprobs(const Tensor& logits, const std::vector<int32_t>& targets, OpContext& on) {
     const Values zeros(targets.size(), 0.0);
-    token_logprobs({floats_on(zeros, on), floats_on(zeros, on)}, logits, ids_on(targets, on),
-                   nullptr, 1.0f, on);
+    token_logprobs({floats_on(zeros, on), floats_on(zeros, on)}, logits, ids_on(targets, on), {},
+                   1.0f, on);
   }
 };
 
@@ -392,20 +341,20 @@ TEST_F(CudaLogitsErrorTest, NonFiniteRowsAreNamed) {
         expect_error<NonFiniteError>(logits, call, words);
       };
       const std::vector<double> uniforms(4, 0.5);
-      std::vector<TokenCut> cuts(4);
+      KeptTokens kept;
       std::vector<SampledToken> sampled(4);
       expect_named([&](const Tensor& x, OpContext& on) {
-        compute_cuts(cuts.data(), x, {1.0f, 5, 0.9}, on);
+        filter_tokens(kept, x, {1.0f, 5, 0.9}, on);
       });
-      expect_named([&](const Tensor& x, OpContext& on) { compute_cuts(cuts.data(), x, {}, on); });
+      expect_named([&](const Tensor& x, OpContext& on) { filter_tokens(kept, x, {}, on); });
       expect_named([&](const Tensor& x, OpContext& on) {
-        sample_tokens(sampled.data(), x, one_draw_a_row(uniforms), {1.0f, 5, 0.9}, on);
+        sample_tokens(sampled.data(), &kept, x, one_draw_a_row(uniforms), {1.0f, 5, 0.9}, on);
       });
       expect_named([&](const Tensor& x, OpContext& on) { argmax_tokens(sampled.data(), x, on); });
       expect_named([&](const Tensor& x, OpContext& on) { logprobs(x, {0, 0, 0, 0}, on); });
       expect_named([&](const Tensor& x, OpContext& on) {
         token_logprobs_backward(x, x, {floats_on({1, 1, 1, 1}, on), Tensor()},
-                                ids_on({0, 0, 0, 0}, on), nullptr, 1.0f, on);
+                                ids_on({0, 0, 0, 0}, on), {}, 1.0f, on);
       });
     }
   }
@@ -420,7 +369,7 @@ TEST_F(CudaLogitsErrorTest, RowsWithoutGradientBecomeZero) {
   poison_memory(logits.rows(0, 1).raw(), logits.rows(0, 1).size_bytes(), Device::cpu());
   const Tensor dlogits = to_cuda(logits);
   token_logprobs_backward(dlogits, dlogits, {floats_on({0.0, 1.0}, cuda()), Tensor()},
-                          ids_on({3, 4}, cuda()), nullptr, 1.0f, cuda());
+                          ids_on({3, 4}, cuda()), {}, 1.0f, cuda());
   EXPECT_EQ(values_of(to_host(dlogits).rows(0, 1)), Values(50, 0.0));
 }
 
@@ -438,7 +387,7 @@ TEST_F(CudaLogitsErrorTest, TargetsOutsideTheVocabularyAreNamed) {
         logits,
         [&](const Tensor& x, OpContext& on) {
           token_logprobs_backward(x, x, {floats_on({1, 0, 1}, on), Tensor()},
-                                  ids_on({0, target, target}, on), nullptr, 1.0f, on);
+                                  ids_on({0, target, target}, on), {}, 1.0f, on);
         },
         words.c_str());
   }

@@ -4,13 +4,13 @@
 #include <limits>
 #include <set>
 
-#include "tests/ops/op_test.h"
+#include "tests/ops/kept_sets.h"
 #include "tests/ops/token_draws.h"
 
 namespace grpo::ops {
 namespace {
 
-class SamplerTest : public OpTest {
+class SamplerTest : public KeptSetTest {
  protected:
   std::vector<SampledToken> sample(const Tensor& logits, const std::vector<double>& uniforms,
                                    const SamplingFilter& filter) {
@@ -19,13 +19,17 @@ class SamplerTest : public OpTest {
   std::vector<SampledToken> draw(const Tensor& logits, const std::vector<TokenDraw>& draws,
                                  const SamplingFilter& filter) {
     std::vector<SampledToken> out(draws.size());
-    sample_tokens(out.data(), logits, draws, filter, ctx());
+    kept.clear();
+    sample_tokens(out.data(), &kept, logits, draws, filter, ctx());
     return out;
   }
+
+  KeptTokens kept;  // of the last call
 };
 
-const SamplingFilter kFilters[] = {
-    {1.0f, 0, 1.0}, {0.7f, 0, 1.0}, {0.7f, 20, 1.0}, {1.3f, 0, 0.8}, {0.7f, 50, 0.9}};
+const SamplingFilter kFilters[] = {{1.0f, 0, 1.0},    {0.7f, 0, 1.0},   {0.7f, 20, 1.0},
+                                   {1.3f, 0, 0.8},    {0.7f, 50, 0.9},  {0.7f, 20, 1.0, 0},
+                                   {1.3f, 0, 0.8, 0}, {1.3f, 0, 0.8, 4}};
 
 // What generation stores is what training computes, to the last bit (numerics contract 4).
 TEST_F(SamplerTest, StoredLogprobsAreTrainingsBits) {
@@ -37,19 +41,15 @@ TEST_F(SamplerTest, StoredLogprobsAreTrainingsBits) {
       for (int64_t t = 0; t < rows; ++t)
         uniforms.push_back(uniform_at(1, 2, 3, static_cast<uint64_t>(t)));
       const std::vector<SampledToken> sampled = sample(logits, uniforms, filter);
-      std::vector<TokenCut> cuts(static_cast<size_t>(rows));
-      compute_cuts(cuts.data(), logits, filter, ctx());
       std::vector<int32_t> tokens;
-      std::vector<TokenCut> stored;
       Values logprobs;
       for (const SampledToken& token : sampled) {
         tokens.push_back(token.token);
-        stored.push_back(token.cut);
         logprobs.push_back(token.logprob);
       }
-      EXPECT_EQ(stored, cuts);
+      EXPECT_EQ(kept, filtered(logits, filter));
       const TokenLogprobs trained{make(DType::kFloat32, {rows}), make(DType::kFloat32, {rows})};
-      token_logprobs(trained, logits, ints({rows}, tokens), stored.data(), filter.inv_temperature(),
+      token_logprobs(trained, logits, ints({rows}, tokens), kept.view(), filter.inv_temperature(),
                      ctx());
       expect_same_bits(trained.processed, from(DType::kFloat32, {rows}, logprobs), "logprob");
     }
@@ -61,12 +61,13 @@ TEST_F(SamplerTest, RowsDoNotDependOnTheirCompany) {
   std::vector<double> uniforms;
   for (uint64_t t = 0; t < 9; ++t) uniforms.push_back(uniform_at(4, 5, 6, t));
   const std::vector<SampledToken> all = sample(logits, uniforms, {0.9f, 40, 0.95});
+  const KeptTokens all_kept = kept;
   for (size_t t = 0; t < 9; ++t) {
     const SampledToken alone =
         sample(logits.rows(static_cast<int64_t>(t), 1), {uniforms[t]}, {0.9f, 40, 0.95})[0];
     EXPECT_EQ(alone.token, all[t].token);
     EXPECT_EQ(alone.logprob, all[t].logprob);
-    EXPECT_EQ(alone.cut, all[t].cut);
+    EXPECT_TRUE(same_set(kept.view(), 0, all_kept.view(), static_cast<int64_t>(t)));
   }
 }
 
@@ -79,13 +80,15 @@ TEST_F(SamplerTest, ARowGivesSeveralDraws) {
       draws.push_back({.uniform = uniform_at(3, 1, 4, draws.size()), .row = row});
     }
     const std::vector<SampledToken> together = draw(logits, draws, filter);
+    const KeptTokens together_kept = kept;
+    EXPECT_EQ(together_kept.num_rows(), 3);
     std::set<int32_t> tokens;
     for (size_t i = 0; i < draws.size(); ++i) {
       const SampledToken alone =
           sample(logits.rows(draws[i].row, 1), {draws[i].uniform}, filter)[0];
       EXPECT_EQ(alone.token, together[i].token);
       EXPECT_EQ(alone.logprob, together[i].logprob);
-      EXPECT_EQ(alone.cut, together[i].cut);
+      EXPECT_TRUE(same_set(kept.view(), 0, together_kept.view(), draws[i].row));
       tokens.insert(together[i].token);
     }
     EXPECT_GT(tokens.size(), 2u);
@@ -117,8 +120,8 @@ TEST_F(SamplerTest, FilteredTokensAreNeverDrawn) {
   for (const SamplingFilter& filter : kFilters) {
     for (uint64_t draw = 0; draw < 200; ++draw) {
       const SampledToken token = sample(logits, {uniform_at(8, 8, 8, draw)}, filter)[0];
-      const float z = logits.data<float>()[token.token] * filter.inv_temperature();
-      ASSERT_TRUE(token.cut.keeps(z, token.token));
+      const auto allowed = members(kept.view(), logits, filter.inv_temperature())[0];
+      ASSERT_TRUE(std::binary_search(allowed.begin(), allowed.end(), token.token));
     }
   }
 }
@@ -148,10 +151,9 @@ TEST_F(SamplerTest, GreedyTakesTheFirstLargest) {
   EXPECT_EQ(out[2].token, 3);
   EXPECT_NEAR(out[1].logprob, std::log(0.25), kLogprob);
   const TokenLogprobs trained{make(DType::kFloat32, {3}), make(DType::kFloat32, {3})};
-  token_logprobs(trained, logits, ints({3}, {1, 0, 3}), nullptr, 1.0f, ctx());
+  token_logprobs(trained, logits, ints({3}, {1, 0, 3}), {}, 1.0f, ctx());
   for (size_t t = 0; t < 3; ++t) {
     EXPECT_EQ(out[t].logprob, trained.unfiltered.data<float>()[t]);
-    EXPECT_TRUE(out[t].cut.keeps_everything());
   }
 }
 
@@ -165,7 +167,8 @@ TEST_F(SamplerTest, NonFiniteRowsAreNamed) {
       if (greedy) {
         argmax_tokens(out.data(), logits, ctx());
       } else {
-        sample_tokens(out.data(), logits, one_draw_a_row(uniforms), {0.7f, 10, 0.9}, ctx());
+        sample_tokens(out.data(), nullptr, logits, one_draw_a_row(uniforms), {0.7f, 10, 0.9},
+                      ctx());
       }
       ADD_FAILURE() << "a NaN was sampled from";
     } catch (const NonFiniteError& error) {
@@ -176,7 +179,7 @@ TEST_F(SamplerTest, NonFiniteRowsAreNamed) {
 
 TEST_F(SamplerTest, ZeroRowsAndChecks) {
   const Tensor none = make(DType::kFloat32, {0, 7});
-  sample_tokens(nullptr, none, {}, {}, ctx());
+  sample_tokens(nullptr, nullptr, none, {}, {}, ctx());
   argmax_tokens(nullptr, none, ctx());
   const Tensor logits = random(DType::kFloat32, {1, 7});
   const auto expect_refused = [&](const Tensor& x, const std::vector<TokenDraw>& draws,

@@ -63,7 +63,7 @@ NamedValues gradients_of(const GradientCase& gradient_case, const Layout& layout
     const Passes passes = gradient_case.passes(data.rank(), data.size());
     model.store.zero_gradients();
     for (const auto& sequences : passes) {
-      const model::PackedBatch batch = rl::pack_rollout(sequences, rank.allocator);
+      const model::PackedBatch batch = rl::pack_rollout(sequences, true, rank.allocator);
       rl::NllLoss loss(16);
       model.transformer.train(batch, 1.0f, loss, nullptr, rank.ctx);
     }
@@ -328,7 +328,7 @@ TEST(GtpGradients, G08_ATiedMatrixIsGatheredForEveryUse) {
       rank.allocator.set_poison_scratch(true);
       TestModel model(rank, testing::even_config(true), delayed_groups(world, {2, 1}, delay, rank));
       testing::fill_lively(model.store, 7);
-      const model::PackedBatch batch = rl::pack_rollout({&sequences[0]}, rank.allocator);
+      const model::PackedBatch batch = rl::pack_rollout({&sequences[0]}, true, rank.allocator);
       const auto logprobs =
           testing::score(model.transformer, batch, 1.0f, nullptr, rank.ctx).processed;
       ASSERT_EQ(logprobs.size(), 9u);
@@ -369,7 +369,7 @@ TEST(GtpGradients, APassThatThrowsLeavesNothingBehind) {
     TestModel model(rank, config, make_training_groups(world, Mesh(1, 2, 1), 16));
     testing::fill_lively(model.store, 7);
     const model::PackedBatch batch =
-        rl::pack_rollout({&sequences[static_cast<size_t>(world.rank())]}, rank.allocator);
+        rl::pack_rollout({&sequences[static_cast<size_t>(world.rank())]}, true, rank.allocator);
     FailingLoss failing;
     EXPECT_THROW(model.transformer.train(batch, 1.0f, failing, nullptr, rank.ctx), NonFiniteError);
     model.store.zero_gradients();

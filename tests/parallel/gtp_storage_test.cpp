@@ -145,7 +145,8 @@ TEST(GtpStorage, G03_AnInferenceModelBesideATrainedOneIsWholeAndNeverGathers) {
                                             .stop_token_ids = {},
                                             .ignore_stop = true,
                                             .seed = 1,
-                                            .split = generation::DrawSplit::kTrain};
+                                            .split = generation::DrawSplit::kTrain,
+                                            .stores_kept_tokens = false};
     const auto completions =
         engine.generate({&request, 1}, params, rank.ctx, [](int64_t, int64_t) {});
     EXPECT_EQ(inference.store.counters().gathers, 0);
@@ -160,9 +161,13 @@ TEST(GtpStorage, G03_AnInferenceModelBesideATrainedOneIsWholeAndNeverGathers) {
       sequence.response_tokens = completion.tokens;
       sequences.push_back(sequence);
     }
-    const rl::SequenceLogprobs scores = rl::score_sequences(
-        trained.transformer, trained.store.groups(), sequences,
-        {.inv_temperature = 1.0f, .max_tokens = 48, .cut_check = nullptr}, rank.ctx);
+    const rl::SequenceLogprobs scores =
+        rl::score_sequences(trained.transformer, trained.store.groups(), sequences,
+                            {.inv_temperature = 1.0f,
+                             .max_tokens = 48,
+                             .applies_filter = false,
+                             .filter_check = nullptr},
+                            rank.ctx);
     for (size_t s = 0; s < completions.size(); ++s) {
       EXPECT_EQ(scores.processed[s], completions[s].logprobs);
     }
@@ -173,8 +178,9 @@ TEST(GtpStorage, G03_AnInferenceModelBesideATrainedOneIsWholeAndNeverGathers) {
 
 void take_turns(World& world, testing::Delay delay) {
   const auto config = testing::even_config();
-  const auto sequences = make_rollout({{3, 9}, {5, 4}, {2, 0}, {1, 12}}, config.vocab_size, 4);
-  const rl::ScorerOptions options{.inv_temperature = 1.0f, .max_tokens = 16, .cut_check = nullptr};
+  auto sequences = make_rollout({{3, 9}, {5, 4}, {2, 0}, {1, 12}}, config.vocab_size, 4);
+  const rl::ScorerOptions options{
+      .inv_temperature = 1.0f, .max_tokens = 16, .applies_filter = false, .filter_check = nullptr};
   RankContext rank(world);
   rank.allocator.set_poison_scratch(true);
   const auto delayed_groups = [&] {
@@ -207,7 +213,7 @@ void take_turns(World& world, testing::Delay delay) {
     EXPECT_EQ(score(reference), expected_reference);
     rl::NllLoss loss(10);
     const model::PackedBatch batch =
-        rl::pack_rollout({&sequences[static_cast<size_t>(world.rank())]}, rank.allocator);
+        rl::pack_rollout({&sequences[static_cast<size_t>(world.rank())]}, true, rank.allocator);
     policy.transformer.train(batch, 1.0f, loss, nullptr, rank.ctx);
     EXPECT_EQ(score(policy), expected_policy);
     // Every buffer is back in its pool: later rounds allocate nothing.

@@ -23,6 +23,13 @@ void expect_exact(const std::map<std::string, double>& metrics) {
   EXPECT_EQ(metrics.at("train/mismatch_tokens_checked"), metrics.at("train/global_valid_toks"));
 }
 
+void set_filters(rl::RunConfig& config, int64_t max_kept_ids) {
+  config.policy.generation.temperature = 0.7;
+  config.policy.generation.top_p = 0.9;
+  config.policy.generation.top_k = 5;
+  config.policy.generation.max_kept_ids = max_kept_ids;
+}
+
 // Lengths and finish reasons of a step's samples.
 struct Responses {
   std::set<size_t> lengths;
@@ -107,13 +114,20 @@ INSTANTIATE_TEST_SUITE_P(GtpAndDp, Layouts,
                                            std::pair(2, 2), std::pair(1, 3)));
 
 // GTP adds no numerical error: whole runs, weights of warm start and updates included, are those of
-// one rank bit for bit. Both dtypes, one update a step and several.
-class GtpRuns : public ::testing::TestWithParam<std::pair<const char*, int64_t>> {};
+// one rank bit for bit. Both dtypes, one update a step and several, with and without filters.
+struct GtpRun {
+  const char* precision;
+  int64_t global_batch_size;
+  std::optional<int64_t> max_kept_ids = std::nullopt;  // with filters
+};
+
+class GtpRuns : public ::testing::TestWithParam<GtpRun> {};
 
 TEST_P(GtpRuns, AreThoseOfOneRankBitForBit) {
   rl::RunConfig config = trained_run_config();
-  config.policy.precision = GetParam().first;
-  config.policy.train_global_batch_size = GetParam().second;
+  config.policy.precision = GetParam().precision;
+  config.policy.train_global_batch_size = GetParam().global_batch_size;
+  if (GetParam().max_kept_ids) set_filters(config, *GetParam().max_kept_ids);
   config.policy.sequence_packing.train_mb_multiple = 4;
   config.policy.sequence_packing.train_mb_tokens = 64;
   config.loss_fn.reference_policy_kl_penalty = 0.05;
@@ -141,21 +155,20 @@ TEST_P(GtpRuns, AreThoseOfOneRankBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(DtypesAndBatches, GtpRuns,
-                         ::testing::Values(std::pair{"float32", 0}, std::pair{"float32", 8},
-                                           std::pair{"bfloat16", 0}, std::pair{"bfloat16", 8}));
+                         ::testing::Values(GtpRun{"float32", 0}, GtpRun{"float32", 8},
+                                           GtpRun{"bfloat16", 0}, GtpRun{"bfloat16", 8},
+                                           GtpRun{"float32", 8, 256}, GtpRun{"float32", 8, 0}));
 
-class Exactness : public ::testing::TestWithParam<int> {};
+class Exactness : public ::testing::TestWithParam<std::tuple<int, int64_t>> {};
 
-// Several updates a rollout, filters on, temperature below 1: stored cuts and a scoring pass before
-// the first update.
+// Several updates a rollout, filters on, temperature below 1: stored sets and a scoring pass before
+// the first update. Sets by id and by a threshold.
 TEST_P(Exactness, HoldsWithFiltersAndSeveralUpdates) {
   rl::RunConfig config = trained_run_config();
   config.grpo.max_num_steps = 4;
-  config.parallel.gtp_remat = GetParam();
+  config.parallel.gtp_remat = std::get<0>(GetParam());
   config.policy.train_global_batch_size = 16;
-  config.policy.generation.temperature = 0.7;
-  config.policy.generation.top_p = 0.9;
-  config.policy.generation.top_k = 5;
+  set_filters(config, std::get<1>(GetParam()));
   const RecordedRun run = run_training(config);
   ASSERT_EQ(run.steps.size(), 4u);
   for (const auto& metrics : run.steps) {
@@ -166,7 +179,9 @@ TEST_P(Exactness, HoldsWithFiltersAndSeveralUpdates) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Gtp, Exactness, ::testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Gtp, Exactness,
+                         ::testing::Combine(::testing::Values(1, 2, 3),
+                                            ::testing::Values(int64_t{256}, int64_t{0})));
 
 TEST(Exactness, HoldsInBfloat16) {
   rl::RunConfig config = trained_run_config();

@@ -75,9 +75,12 @@ class ExportTest : public ::testing::Test {
         sequence.prompt_tokens.assign(tokens.begin(), tokens.begin() + 1);
         sequence.response_tokens.assign(tokens.begin() + 1, tokens.end());
       }
-      const auto own = rl::score_sequences(
-          models.policy(), models.groups(), sequences,
-          {.inv_temperature = 1.0f, .max_tokens = 64, .cut_check = nullptr}, rank.ctx);
+      const auto own = rl::score_sequences(models.policy(), models.groups(), sequences,
+                                           {.inv_temperature = 1.0f,
+                                            .max_tokens = 64,
+                                            .applies_filter = false,
+                                            .filter_check = nullptr},
+                                           rank.ctx);
       if (world.rank() == 0) scores = own.unfiltered;
     });
     return scores;

@@ -231,7 +231,7 @@ TEST(PolicyUpdate, D07_EveryTokensGradientIsItsShareOfTheWhole) {
       .valid_tokens = 6, .valid_sequences = 2, .positive_tokens = 0, .denominator_epsilon = 0};
   testing::RankContext rank;
   for (const size_t s : {size_t{0}, size_t{1}}) {
-    const model::PackedBatch batch = pack_rollout({&sequences[s]}, rank.allocator);
+    const model::PackedBatch batch = pack_rollout({&sequences[s]}, true, rank.allocator);
     PolicyLoss loss(config, counts, batch, {&sequences[s]}, {&signals[s]});
     const auto rows = static_cast<size_t>(batch.num_predicted());
     const std::vector<float> logprobs(rows, -1.5f);
@@ -241,6 +241,38 @@ TEST(PolicyUpdate, D07_EveryTokensGradientIsItsShareOfTheWhole) {
                   {.dprocessed = dprocessed, .dunfiltered = dunfiltered});
     EXPECT_EQ(dprocessed, std::vector<float>(rows, -0.5f));
     EXPECT_EQ(dunfiltered, std::vector<float>(rows, 0.0f));
+  }
+}
+
+// Sets of kept tokens, each on one rank at first: every layout trains on the same ones.
+TEST(PolicyUpdate, N1_KeptTokensReachTheRanksThatTrain) {
+  for (const int form : {0, 1, 2}) {  // by id, by a threshold, mixed
+    PolicyCase policy_case = make_case(model_cases()[2], 4.0);
+    const PolicyOutcome without = train_policy(policy_case, {1, 1});
+    for (size_t s = 0; s < policy_case.sequences.size(); ++s) {
+      RolloutSequence& sequence = policy_case.sequences[s];
+      for (size_t i = 0; i < sequence.response_tokens.size(); ++i) {
+        if (form == 1 || (form == 2 && (s + i) % 2 == 0)) {
+          sequence.kept.append_threshold({-5.0, -1});
+          continue;
+        }
+        std::vector<uint32_t> ids;
+        for (uint32_t id = 0; id < 131; ++id) {
+          const bool is_drawn = id == static_cast<uint32_t>(sequence.response_tokens[i]);
+          if (is_drawn || (id + 3 * i + s) % 4 == 0) ids.push_back(id);
+        }
+        sequence.kept.append_ids(ids);
+      }
+    }
+    policy_case.num_updates = 2;
+    compare_layouts(policy_case, {{2, 1}, {3, 1}, {4, 1}, {1, 2}, {2, 2}},
+                    [&](const PolicyOutcome& outcome, const PolicyOutcome& reference) {
+                      EXPECT_NE(reference.updates[0].logprobs, without.updates[0].logprobs);
+                      EXPECT_EQ(outcome.updates[0].logprobs, reference.updates[0].logprobs);
+                      EXPECT_EQ(outcome.updates[0].averages.loss,
+                                reference.updates[0].averages.loss);
+                      expect_weight_parity(outcome, reference, 1e-4);
+                    });
   }
 }
 

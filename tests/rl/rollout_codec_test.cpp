@@ -15,7 +15,8 @@ RolloutSequence full_sequence() {
           .prompt_tokens = {5, 6, 7},
           .response_tokens = {151935, 0},
           .generation_logprobs = {-0.0f, -1.17549435e-38f},
-          .cuts = {{1.5f, 3}, {}},
+          .kept_source = {.rank = 3, .has_thresholds = true, .num_ids = int64_t{1} << 33},
+          .kept = {},
           .finish_reason = generation::FinishReason::kStop,
           .reward = 0.1,
           .reward_components = {0.1, -std::numeric_limits<double>::infinity()},
@@ -29,7 +30,8 @@ RolloutSequence empty_sequence() {
           .prompt_tokens = {},
           .response_tokens = {},
           .generation_logprobs = {},
-          .cuts = {},
+          .kept_source = {},
+          .kept = {},
           .finish_reason = generation::FinishReason::kLength,
           .reward = -0.0,
           .reward_components = {},
@@ -47,7 +49,9 @@ void expect_same(const RolloutSequence& a, const RolloutSequence& b) {
     EXPECT_EQ(std::bit_cast<uint32_t>(a.generation_logprobs[i]),
               std::bit_cast<uint32_t>(b.generation_logprobs[i]));
   }
-  EXPECT_EQ(a.cuts, b.cuts);
+  EXPECT_EQ(a.kept_source.rank, b.kept_source.rank);
+  EXPECT_EQ(a.kept_source.has_thresholds, b.kept_source.has_thresholds);
+  EXPECT_EQ(a.kept_source.num_ids, b.kept_source.num_ids);
   EXPECT_EQ(a.finish_reason, b.finish_reason);
   EXPECT_EQ(std::bit_cast<uint64_t>(a.reward), std::bit_cast<uint64_t>(b.reward));
   EXPECT_EQ(a.reward_components, b.reward_components);

@@ -77,7 +77,8 @@ generation::SamplingParams filtered_params() {
           .stop_token_ids = {2, 7, 30, 31, 32, 33},
           .ignore_stop = false,
           .seed = 11,
-          .split = generation::DrawSplit::kTrain};
+          .split = generation::DrawSplit::kTrain,
+          .stores_kept_tokens = true};
 }
 
 struct RolloutSize {
@@ -139,22 +140,83 @@ class RolloutTest : public ::testing::Test {
   }
 };
 
+// Bytes of everything that does not depend on who drew a sequence.
+std::vector<std::byte> shared_bytes(std::vector<RolloutSequence> sequences) {
+  for (RolloutSequence& sequence : sequences) sequence.kept_source = {};
+  return encode_sequences(sequences);
+}
+
+// The kept tokens of every sequence, from the rank that drew it; nobody else may hold any.
+std::vector<ops::KeptTokens> kept_by_their_sources(const std::vector<Received>& received) {
+  std::vector<ops::KeptTokens> kept;
+  for (size_t i = 0; i < received[0].sequences.size(); ++i) {
+    const KeptSource& source = received[0].sequences[i].kept_source;
+    for (size_t rank = 0; rank < received.size(); ++rank) {
+      const RolloutSequence& sequence = received[rank].sequences[i];
+      EXPECT_EQ(sequence.kept_source.rank, source.rank);
+      EXPECT_EQ(sequence.kept.empty(), static_cast<int>(rank) != source.rank);
+      if (static_cast<int>(rank) != source.rank) continue;
+      EXPECT_EQ(sequence.kept.num_rows(), std::ssize(sequence.response_tokens));
+      EXPECT_EQ(sequence.kept.num_ids(), source.num_ids);
+      EXPECT_EQ(sequence.kept.has_thresholds(), source.has_thresholds);
+      kept.push_back(sequence.kept);
+    }
+  }
+  return kept;
+}
+
 // S03.
 TEST_F(RolloutTest, EveryRankReceivesTheSameRolloutForEveryNumberOfRanks) {
   for (const DType dtype : {DType::kFloat32, DType::kBfloat16}) {
     RolloutSize size;
     size.dtype = dtype;
     OneRank<std::vector<std::byte>> one_rank([this, size](int num_device_ranks) {
-      return encode_sequences(roll(1, size, filtered_params(), num_device_ranks)[0].sequences);
+      return shared_bytes(roll(1, size, filtered_params(), num_device_ranks)[0].sequences);
     });
     for (const int num_ranks : {2, 3, 4, 5}) {
       size.max_batch_size = num_ranks == 3 ? 2 : 64;
       const auto received = roll(num_ranks, size, filtered_params());
       for (int rank = 0; rank < num_ranks; ++rank) {
-        EXPECT_EQ(encode_sequences(received[static_cast<size_t>(rank)].sequences),
+        EXPECT_EQ(shared_bytes(received[static_cast<size_t>(rank)].sequences),
                   one_rank.beside(num_ranks))
             << "rank " << rank << " of " << num_ranks;
       }
+    }
+  }
+}
+
+// The sets do not depend on the ranks either, and stay where they were drawn.
+TEST_F(RolloutTest, KeptTokensStayWhereTheyWereDrawn) {
+  for (const int32_t max_kept_ids : {256, 4, 0}) {
+    generation::SamplingParams params = filtered_params();
+    params.filter.max_kept_ids = max_kept_ids;
+    const auto one_rank = kept_by_their_sources(roll(1, {}, params));
+    ASSERT_EQ(one_rank.size(), 12u);
+    int64_t num_ids = 0;
+    int64_t num_with_thresholds = 0;
+    for (const ops::KeptTokens& kept : one_rank) {
+      num_ids += kept.num_ids();
+      num_with_thresholds += kept.has_thresholds() ? 1 : 0;
+    }
+    EXPECT_EQ(num_ids > 0, max_kept_ids > 0);
+    EXPECT_EQ(num_with_thresholds > 0, max_kept_ids < 5);
+    if (grpo::testing::test_device().kind == DeviceKind::kCuda) continue;
+    for (const int num_ranks : {2, 3, 4}) {
+      EXPECT_EQ(kept_by_their_sources(roll(num_ranks, {}, params)), one_rank) << num_ranks;
+    }
+  }
+}
+
+TEST_F(RolloutTest, WithoutAFilterThereAreNoSets) {
+  generation::SamplingParams params = filtered_params();
+  params.filter = {};
+  for (const bool stores : {true, false}) {
+    if (!stores) params = filtered_params();
+    params.stores_kept_tokens = stores;
+    const auto received = roll(1, {}, params);
+    for (const RolloutSequence& sequence : received[0].sequences) {
+      EXPECT_EQ(sequence.kept_source.rank, -1);
+      EXPECT_TRUE(sequence.kept.empty());
     }
   }
 }
@@ -219,7 +281,7 @@ TEST_F(RolloutTest, SequencesCarryTheirExampleAndReward) {
     EXPECT_EQ(s.length(), static_cast<int64_t>(s.prompt_tokens.size() + s.response_tokens.size()));
     ASSERT_FALSE(s.response_tokens.empty());
     EXPECT_EQ(s.generation_logprobs.size(), s.response_tokens.size());
-    EXPECT_EQ(s.cuts.size(), s.response_tokens.size());
+    EXPECT_NE(s.kept_source.rank, -1);
     EXPECT_EQ(s.text, tokenizer.decode(s.response_tokens, true));
     const bool stopped = s.finish_reason == generation::FinishReason::kStop;
     EXPECT_TRUE(stopped || s.response_tokens.size() == 8u);
@@ -289,35 +351,6 @@ TEST_F(RolloutTest, DrawIndicesCountPrompts) {
     num_equal += results[0][i].response_tokens == results[1][i].response_tokens ? 1 : 0;
   }
   EXPECT_LT(num_equal, 4);
-}
-
-TEST(SampleJson, IsOneLineWithEveryField) {
-  const PromptExample example = make_examples(3)[2];
-  RolloutSequence sequence{.group = 0,
-                           .sample = 4,
-                           .example = example.index,
-                           .prompt_tokens = example.prompt_tokens,
-                           .response_tokens = {9, 2},
-                           .generation_logprobs = {-1.0f, -0.5f},
-                           .cuts = {},
-                           .finish_reason = generation::FinishReason::kStop,
-                           .reward = 2.5,
-                           .reward_components = {1.0, 1.0},
-                           .text = "a \"quoted\"\nline and half a character \xC3"};
-  const std::string line = sample_json(sequence, example, -0.25);
-  EXPECT_EQ(line.find('\n'), std::string::npos);
-  const auto json = nlohmann::json::parse(line);
-  EXPECT_EQ(json.at("example"), 52);
-  EXPECT_EQ(json.at("sample"), 4);
-  EXPECT_EQ(json.at("prompt"), "prompt 2");
-  EXPECT_EQ(json.at("response"), "a \"quoted\"\nline and half a character \xEF\xBF\xBD");
-  EXPECT_EQ(json.at("answer"), "<12>");
-  EXPECT_EQ(json.at("reward"), 2.5);
-  EXPECT_EQ(json.at("advantage"), -0.25);
-  EXPECT_EQ(json.at("finish_reason"), "stop");
-  EXPECT_EQ(json.at("response_tokens"), nlohmann::json({9, 2}));
-  sequence.finish_reason = generation::FinishReason::kLength;
-  EXPECT_EQ(nlohmann::json::parse(sample_json(sequence, example, 0)).at("finish_reason"), "length");
 }
 
 }  // namespace

@@ -69,9 +69,9 @@ class RecordingObserver : public rl::RunObserver {
   void on_measured_memory(const rl::MemoryPlan&, const rl::MeasuredMemory& measured) override {
     run_.memory = measured;
   }
-  void on_sample(int64_t step, const std::string& json_line) override {
+  void on_samples(int64_t step, const rl::SampleBatch& samples) override {
     run_.samples.resize(static_cast<size_t>(step));
-    run_.samples.back().push_back(json_line);
+    run_.samples.back() = samples.lines;
   }
 
  private:

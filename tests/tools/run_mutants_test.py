@@ -8,6 +8,8 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "mutation"))
+from run_mutants import read_mutants  # noqa: E402
 
 CMAKE = """cmake_minimum_required(VERSION 3.25)
 project(sample LANGUAGES CXX)
@@ -71,6 +73,11 @@ class RunMutantsTest(unittest.TestCase):
     def test_all_killed(self):
         code, out = self.run_mutants("minus | model/sum.h | a + b | a - b | sum_test:Sum.*")
         self.assertEqual(code, 0, out)
+
+    def test_every_source_text_of_the_list_occurs_once(self):
+        for mutant in read_mutants(ROOT / "tests/mutation/mutants.txt"):
+            with self.subTest(mutant.name):
+                self.assertEqual((ROOT / mutant.file).read_text(encoding="utf-8").count(mutant.text), 1, mutant.file)
 
     def test_malformed_line(self):
         code, out = self.run_mutants("minus | model/sum.h | a + b")

@@ -21,7 +21,8 @@ Rollouts make_rollouts(const Rig& rig, int64_t num_prompts) {
                                .stop_token_ids = {},
                                .ignore_stop = true,
                                .seed = 42,
-                               .split = generation::DrawSplit::kTrain},
+                               .split = generation::DrawSplit::kTrain,
+                               .stores_kept_tokens = true},
                     .num_prompts = num_prompts};
   for (int64_t p = 0; p < num_prompts; ++p) {
     generation::GenerationRequest& request = rollouts.requests.emplace_back();

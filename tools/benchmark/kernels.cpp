@@ -71,7 +71,7 @@ class StepOperators {
                                  Allocator& allocator) {
     std::vector<const rl::RolloutSequence*> members;
     for (const rl::RolloutSequence& sequence : sequences) members.push_back(&sequence);
-    return rl::pack_rollout(members, allocator);
+    return rl::pack_rollout(members, true, allocator);
   }
 
   void add_row_operators() {
@@ -244,7 +244,7 @@ class StepOperators {
       const ops::TokenLogprobs out{.processed = o.zeros(DType::kFloat32, {chunk_}),
                                    .unfiltered = o.zeros(DType::kFloat32, {chunk_})};
       return [=, this] {
-        ops::token_logprobs(out, logits, batch_.targets.rows(0, chunk_), nullptr, 1.0f, ctx_);
+        ops::token_logprobs(out, logits, batch_.targets.rows(0, chunk_), {}, 1.0f, ctx_);
       };
     };
     calls_["token_logprobs_backward"] = [this](Operands& o) -> Call {
@@ -257,9 +257,9 @@ class StepOperators {
       const ops::LogprobGradients from{.dprocessed = o.random(DType::kFloat32, {chunk_}),
                                        .dunfiltered = o.random(DType::kFloat32, {chunk_}),
                                        .sums = found.sums};
-      ops::token_logprobs(found, logits, targets, nullptr, 1.0f, ctx_);
+      ops::token_logprobs(found, logits, targets, {}, 1.0f, ctx_);
       return [=, this] {
-        ops::token_logprobs_backward(dlogits, logits, from, targets, nullptr, 1.0f, ctx_);
+        ops::token_logprobs_backward(dlogits, logits, from, targets, {}, 1.0f, ctx_);
       };
     };
     add_product_gradients("head", {chunk_, v_, d_});

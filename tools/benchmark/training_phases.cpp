@@ -33,7 +33,7 @@ class TrainingStep {
          .micro_batches = {.max_tokens = rig_.options().micro_batch_tokens, .multiple = 1},
          .learning_rate = config.policy.optimizer.kwargs.lr,
          .max_grad_norm = config.policy.max_grad_norm,
-         .cut_check = nullptr},
+         .filter_check = nullptr},
         rig_.ctx());
   }
 
@@ -123,7 +123,7 @@ std::vector<PhaseRow> measure_training(Rig& rig) {
 
 std::vector<PhaseRow> measure_scoring(Rig& rig) {
   const Options& options = rig.options();
-  const auto sequences = rig.make_rollout(num_step_sequences(options));
+  auto sequences = rig.make_rollout(num_step_sequences(options));
   const std::string section =
       fmt::format("scoring, {} x {} tokens", options.micro_batches, options.micro_batch_tokens);
   const double whole = rig.medians(section, [&]() -> std::vector<double> {
@@ -131,7 +131,8 @@ std::vector<PhaseRow> measure_scoring(Rig& rig) {
       rl::score_sequences(rig.models().policy(), rig.models().groups(), sequences,
                           {.inv_temperature = kInvTemperature,
                            .max_tokens = options.micro_batch_tokens,
-                           .cut_check = nullptr},
+                           .applies_filter = true,
+                           .filter_check = nullptr},
                           rig.ctx());
     })};
   })[0];

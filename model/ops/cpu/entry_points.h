@@ -48,14 +48,14 @@ template <typename G>
 void linear_backward_bias(const Tensor& dbias, const Tensor& dout, bool accumulate);
 
 // log_softmax
-void compute_cuts(TokenCut* cuts, const Tensor& logits, const SamplingFilter& filter,
-                  OpContext& ctx);
+void filter_tokens(KeptTokens& kept, const Tensor& logits, const SamplingFilter& filter,
+                   OpContext& ctx);
 void token_logprobs(const TokenLogprobs& out, const Tensor& logits, const Tensor& targets,
-                    const TokenCut* cuts, float inv_temperature);
+                    const KeptTokensView& kept, float inv_temperature);
 template <typename A>
 void token_logprobs_backward(const Tensor& dlogits, const Tensor& logits,
                              const LogprobGradients& gradients, const Tensor& targets,
-                             const TokenCut* cuts, float inv_temperature);
+                             const KeptTokensView& kept, float inv_temperature);
 
 // optimizer_step
 template <typename W>
@@ -111,8 +111,8 @@ void gather_rows(const Tensor& out, const Tensor& x, const Tensor& indices);
 void scatter_rows(const Tensor& out, const Tensor& x, const Tensor& indices);
 
 // sampler
-void sample_tokens(SampledToken* out, const Tensor& logits, std::span<const TokenDraw> draws,
-                   const SamplingFilter& filter, OpContext& ctx);
+void sample_tokens(SampledToken* out, KeptTokens* kept, const Tensor& logits,
+                   std::span<const TokenDraw> draws, const SamplingFilter& filter, OpContext& ctx);
 void argmax_tokens(SampledToken* out, const Tensor& logits);
 
 // swiglu

@@ -3,7 +3,7 @@
 #include "model/core/errors.h"
 #include "model/ops/cpu/entry_points.h"
 #include "model/ops/cpu/softmax_row.h"
-#include "model/ops/cpu/token_cut.h"
+#include "model/ops/cpu/token_filter.h"
 
 namespace grpo::ops::cpu {
 
@@ -20,15 +20,28 @@ int32_t target_of(const char* op, const Tensor& targets, int64_t t, int64_t voca
   return target;
 }
 
-KeptSet kept_set(const TokenCut* cuts, int64_t t, int32_t target) {
-  return {cuts == nullptr ? TokenCut{} : cuts[t], target};
+// Sums of a row and its kept set, and the set under this row's log-sum-exp.
+struct RowStatistics {
+  RowSums sums;
+  KeptSet kept;
+};
+
+KeptSet kept_set(const KeptTokensView& kept, int64_t t, int32_t target,
+                 const SoftmaxStatistics& all) {
+  if (kept.is_absent()) return {.cut = {}, .ids = {}, .always_kept = target};
+  const std::span<const uint32_t> ids = kept.row_ids(t);
+  if (!ids.empty()) return {.cut = {}, .ids = ids, .always_kept = target};
+  const double log_sum_exp = static_cast<double>(all.max) + log_double(all.sum);
+  return {.cut = row_cut_of(kept.threshold(t), log_sum_exp), .ids = {}, .always_kept = target};
 }
 
-// Statistics of a row and its kept set. Throws NonFiniteError.
-RowSums row_sums(const char* op, int64_t t, const LogitsRow& row, const KeptSet& kept) {
+// Throws NonFiniteError.
+RowStatistics row_statistics(const char* op, int64_t t, const LogitsRow& row,
+                             const KeptTokensView& kept, int32_t target) {
   const SoftmaxStatistics all = softmax_row_statistics(op, t, row);
-  const bool is_cut = !kept.cut.keeps_everything();
-  return {all.max, all.sum, is_cut ? softmax_row_sum(row, all.max, kept) : all.sum};
+  const KeptSet set = kept_set(kept, t, target, all);
+  const double sum = set.keeps_everything() ? all.sum : softmax_row_sum(row, all.max, set);
+  return {{all.max, all.sum, sum}, set};
 }
 
 RowSums stored_sums(const Tensor& sums, int64_t t) {
@@ -78,23 +91,27 @@ void backward_row(A* out, const LogitsRow& row, const RowGradient& gradient) {
 
 }  // namespace
 
-void compute_cuts(TokenCut* cuts, const Tensor& logits, const SamplingFilter& filter,
-                  OpContext& ctx) {
+void filter_tokens(KeptTokens& kept, const Tensor& logits, const SamplingFilter& filter,
+                   OpContext& ctx) {
   for (int64_t t = 0; t < logits.size(0); ++t) {
     const LogitsRow row = row_of(logits, t, filter.inv_temperature());
-    const float max =
-        ctx.device.is_rehearsal ? 0.0f : softmax_row_statistics("compute_cuts", t, row).max;
-    cuts[t] = row_cut(row, max, filter, ctx.workspace);
+    if (ctx.device.is_rehearsal) {
+      filter_row(row, 0.0f, filter, ctx.workspace);
+      continue;
+    }
+    const SoftmaxStatistics all = softmax_row_statistics("filter_tokens", t, row);
+    append_kept(kept, row, filter_row(row, all.max, filter, ctx.workspace), all,
+                filter.max_kept_ids);
   }
 }
 
 void token_logprobs(const TokenLogprobs& out, const Tensor& logits, const Tensor& targets,
-                    const TokenCut* cuts, float inv_temperature) {
+                    const KeptTokensView& kept, float inv_temperature) {
   const char* op = "token_logprobs";
   for (int64_t t = 0; t < logits.size(0); ++t) {
     const LogitsRow row = row_of(logits, t, inv_temperature);
     const int32_t target = target_of(op, targets, t, row.size);
-    const RowSums sums = row_sums(op, t, row, kept_set(cuts, t, target));
+    const RowSums sums = row_statistics(op, t, row, kept, target).sums;
     out.unfiltered.data<float>()[t] = softmax_logprob(row, target, {sums.max, sums.all});
     out.processed.data<float>()[t] = softmax_logprob(row, target, {sums.max, sums.kept});
     if (out.sums.is_absent()) continue;
@@ -105,11 +122,11 @@ void token_logprobs(const TokenLogprobs& out, const Tensor& logits, const Tensor
 template <typename A>
 void token_logprobs_backward(const Tensor& dlogits, const Tensor& logits,
                              const LogprobGradients& gradients, const Tensor& targets,
-                             const TokenCut* cuts, float inv_temperature) {
+                             const KeptTokensView& kept, float inv_temperature) {
   const char* op = "token_logprobs_backward";
   for (int64_t t = 0; t < logits.size(0); ++t) {
     const LogitsRow row = row_of(logits, t, inv_temperature);
-    const KeptSet kept = kept_set(cuts, t, target_of(op, targets, t, row.size));
+    const int32_t target = target_of(op, targets, t, row.size);
     const float dprocessed = gradients.dprocessed.data<float>()[t];
     const float dunfiltered =
         gradients.dunfiltered.is_absent() ? 0.0f : gradients.dunfiltered.data<float>()[t];
@@ -118,16 +135,21 @@ void token_logprobs_backward(const Tensor& dlogits, const Tensor& logits,
       std::fill_n(out, row.size, A{});
       continue;
     }
-    const RowSums sums =
-        gradients.sums.is_absent() ? row_sums(op, t, row, kept) : stored_sums(gradients.sums, t);
-    backward_row(out, row, {sums, kept, dprocessed, dunfiltered});
+    RowStatistics statistics{};
+    if (gradients.sums.is_absent()) {
+      statistics = row_statistics(op, t, row, kept, target);
+    } else {
+      statistics.sums = stored_sums(gradients.sums, t);
+      statistics.kept = kept_set(kept, t, target, {statistics.sums.max, statistics.sums.all});
+    }
+    backward_row(out, row, {statistics.sums, statistics.kept, dprocessed, dunfiltered});
   }
 }
 
 template void token_logprobs_backward<float>(const Tensor&, const Tensor&, const LogprobGradients&,
-                                             const Tensor&, const TokenCut*, float);
+                                             const Tensor&, const KeptTokensView&, float);
 template void token_logprobs_backward<Bfloat16>(const Tensor&, const Tensor&,
                                                 const LogprobGradients&, const Tensor&,
-                                                const TokenCut*, float);
+                                                const KeptTokensView&, float);
 
 }  // namespace grpo::ops::cpu

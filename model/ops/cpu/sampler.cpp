@@ -1,7 +1,7 @@
 #include "model/core/errors.h"
 #include "model/ops/cpu/entry_points.h"
 #include "model/ops/cpu/softmax_row.h"
-#include "model/ops/cpu/token_cut.h"
+#include "model/ops/cpu/token_filter.h"
 
 namespace grpo::ops::cpu {
 
@@ -49,36 +49,46 @@ int32_t draw(const LogitsRow& row, const SoftmaxStatistics& statistics, const Ke
 }
 
 struct KeptDistribution {
+  SoftmaxStatistics all;
   SoftmaxStatistics statistics;  // over the kept tokens
-  TokenCut cut;
+  RowCut cut;
 };
 
 KeptDistribution kept_distribution(int64_t t, const LogitsRow& row, const SamplingFilter& filter,
                                    OpContext& ctx) {
   const SoftmaxStatistics all = softmax_row_statistics("sample_tokens", t, row);
-  const TokenCut cut = row_cut(row, all.max, filter, ctx.workspace);
-  if (cut.keeps_everything()) return {all, cut};
-  return {{all.max, softmax_row_sum(row, all.max, KeptSet{cut})}, cut};
+  const RowCut cut = filter_row(row, all.max, filter, ctx.workspace);
+  const KeptSet set{.cut = cut, .ids = {}};
+  if (set.keeps_everything()) return {all, all, cut};
+  return {all, {all.max, softmax_row_sum(row, all.max, set)}, cut};
 }
 
 }  // namespace
 
-void sample_tokens(SampledToken* out, const Tensor& logits, std::span<const TokenDraw> draws,
-                   const SamplingFilter& filter, OpContext& ctx) {
+void sample_tokens(SampledToken* out, KeptTokens* kept, const Tensor& logits,
+                   std::span<const TokenDraw> draws, const SamplingFilter& filter, OpContext& ctx) {
   const int64_t vocabulary = logits.size(1);
   KeptDistribution distribution{};
   for (size_t i = 0; i < draws.size(); ++i) {
     const int64_t t = draws[i].row;
     const LogitsRow row{logits.data<float>() + t * vocabulary, vocabulary,
                         filter.inv_temperature()};
+    const bool is_new_row = i == 0 || t != draws[i - 1].row;
     if (ctx.device.is_rehearsal) {
-      out[i] = {0, 0.0f, row_cut(row, 0.0f, filter, ctx.workspace)};
+      filter_row(row, 0.0f, filter, ctx.workspace);
+      out[i] = {0, 0.0f};
       continue;
     }
-    if (i == 0 || t != draws[i - 1].row) distribution = kept_distribution(t, row, filter, ctx);
-    const auto& [statistics, cut] = distribution;
-    const int32_t token = draw(row, statistics, KeptSet{cut}, draws[i].uniform);
-    out[i] = {token, softmax_logprob(row, token, statistics), cut};
+    if (is_new_row) {
+      distribution = kept_distribution(t, row, filter, ctx);
+      if (kept != nullptr) {
+        append_kept(*kept, row, distribution.cut, distribution.all, filter.max_kept_ids);
+      }
+    }
+    const auto& statistics = distribution.statistics;
+    const int32_t token =
+        draw(row, statistics, {.cut = distribution.cut, .ids = {}}, draws[i].uniform);
+    out[i] = {token, softmax_logprob(row, token, statistics)};
   }
 }
 
@@ -89,7 +99,7 @@ void argmax_tokens(SampledToken* out, const Tensor& logits) {
     const SoftmaxStatistics statistics = softmax_row_statistics("argmax_tokens", t, row);
     const float* largest = std::find(row.logits, row.logits + vocabulary, statistics.max);
     const auto token = static_cast<int32_t>(largest - row.logits);
-    out[t] = {token, softmax_logprob(row, token, statistics), TokenCut{}};
+    out[t] = {token, softmax_logprob(row, token, statistics)};
   }
 }
 

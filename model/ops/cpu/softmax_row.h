@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <limits>
+#include <span>
 
 #include "model/ops/cpu/scalar_math.h"
 #include "model/ops/log_softmax.h"
@@ -21,37 +21,46 @@ struct LogitsRow {
   float scaled(int64_t token) const { return logits[token] * inv_temperature; }
 };
 
-// Tokens that take part: those the cut keeps, and always_kept (-1 for none).
+// Tokens that take part: the listed ids or, without a list, those the cut keeps; and always_kept
+// (-1 for none).
 struct KeptSet {
-  TokenCut cut;
+  RowCut cut;
+  std::span<const uint32_t> ids;  // ascending
   int64_t always_kept = -1;
+
+  bool keeps_everything() const { return ids.empty() && cut.keeps_everything(); }
 };
 
 // weights[i] = exp(z[begin + i] - reference) for kept tokens of [begin, begin + count), else 0.
 inline void softmax_weights(float* weights, const LogitsRow& row, float reference,
                             const KeptSet& kept, int64_t begin, int64_t count) {
   const float* logits = row.logits + begin;
-  if (kept.cut.keeps_everything()) {
-    for (int64_t i = 0; i < count; ++i)
-      weights[i] = exp_float(logits[i] * row.inv_temperature - reference);
+  const auto weight = [&](int64_t i) {
+    return exp_float(logits[i] * row.inv_temperature - reference);
+  };
+  if (kept.keeps_everything()) {
+    for (int64_t i = 0; i < count; ++i) weights[i] = weight(i);
     return;
   }
-  // z > threshold is z >= the next float above it.
-  const float threshold = kept.cut.threshold;
-  const float above = std::nextafter(threshold, std::numeric_limits<float>::infinity());
-  const auto weigh = [&](int64_t from, int64_t to, float lowest) {
-    for (int64_t i = from; i < to; ++i) {
-      const float z = logits[i] * row.inv_temperature;
-      weights[i] = z >= lowest ? exp_float(z - reference) : 0.0f;
+  if (kept.ids.empty()) {
+    const auto weigh = [&](int64_t from, int64_t to, float lowest) {
+      for (int64_t i = from; i < to; ++i) {
+        const float z = logits[i] * row.inv_temperature;
+        weights[i] = z >= lowest ? exp_float(z - reference) : 0.0f;
+      }
+    };
+    const int64_t ties = std::clamp<int64_t>(int64_t{kept.cut.last_tie} + 1 - begin, 0, count);
+    weigh(0, ties, kept.cut.tie);
+    weigh(ties, count, kept.cut.above);
+  } else {
+    std::fill_n(weights, count, 0.0f);
+    const auto first = std::lower_bound(kept.ids.begin(), kept.ids.end(), begin);
+    for (auto id = first; id != kept.ids.end() && *id < begin + count; ++id) {
+      weights[*id - begin] = weight(*id - begin);
     }
-  };
-  const int64_t ties = std::clamp<int64_t>(int64_t{kept.cut.last_tie} + 1 - begin, 0, count);
-  weigh(0, ties, threshold);
-  weigh(ties, count, above);
-  const int64_t forced = kept.always_kept - begin;
-  if (forced >= 0 && forced < count) {
-    weights[forced] = exp_float(logits[forced] * row.inv_temperature - reference);
   }
+  const int64_t forced = kept.always_kept - begin;
+  if (forced >= 0 && forced < count) weights[forced] = weight(forced);
 }
 
 // One block's weights exp(z - reference) and what turns them into exp(z - max).

@@ -63,14 +63,14 @@ GRPO_CUDA_ENTRY void check_linear_exactness(const LinearProbe& probe, const Tens
                                             const Tensor& bias, OpContext& ctx);
 
 // log_softmax
-GRPO_CUDA_ENTRY void compute_cuts(TokenCut* cuts, const Tensor& logits,
-                                  const SamplingFilter& filter, OpContext& ctx);
+GRPO_CUDA_ENTRY void filter_tokens(KeptTokens& kept, const Tensor& logits,
+                                   const SamplingFilter& filter, OpContext& ctx);
 GRPO_CUDA_ENTRY void token_logprobs(const TokenLogprobs& out, const Tensor& logits,
-                                    const Tensor& targets, const TokenCut* cuts,
+                                    const Tensor& targets, const KeptTokensView& kept,
                                     float inv_temperature, OpContext& ctx);
 GRPO_CUDA_ENTRY void token_logprobs_backward(const Tensor& dlogits, const Tensor& logits,
                                              const LogprobGradients& gradients,
-                                             const Tensor& targets, const TokenCut* cuts,
+                                             const Tensor& targets, const KeptTokensView& kept,
                                              float inv_temperature, OpContext& ctx);
 
 // optimizer_step
@@ -131,7 +131,7 @@ GRPO_CUDA_ENTRY void scatter_rows(const Tensor& out, const Tensor& x, const Tens
                                   OpContext& ctx);
 
 // sampler
-GRPO_CUDA_ENTRY void sample_tokens(SampledToken* out, const Tensor& logits,
+GRPO_CUDA_ENTRY void sample_tokens(SampledToken* out, KeptTokens* kept, const Tensor& logits,
                                    std::span<const TokenDraw> draws, const SamplingFilter& filter,
                                    OpContext& ctx);
 GRPO_CUDA_ENTRY void argmax_tokens(SampledToken* out, const Tensor& logits, OpContext& ctx);

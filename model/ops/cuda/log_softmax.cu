@@ -3,8 +3,9 @@
 
 #include "model/core/device_cuda.h"
 #include "model/ops/cuda/entry_points.h"
+#include "model/ops/cuda/kept_tokens.h"
 #include "model/ops/cuda/softmax_row.cuh"
-#include "model/ops/cuda/token_cut.h"
+#include "model/ops/cuda/token_filter.h"
 #include "model/ops/workspace_array.h"
 
 namespace grpo::ops::cuda {
@@ -81,10 +82,10 @@ __device__ inline void store_block(const GradientRows<D>& to, const BlockValues&
 }
 
 // A warp a block of a row.
-template <bool kHasCuts, typename D>
+template <bool kHasKept, typename D>
 __global__ void __launch_bounds__(kThreads)
     logprobs_backward_kernel(GradientRows<D> to, SoftmaxRows rows, const RowFactors* row_factors,
-                             const TokenCut* cuts, const int32_t* targets) {
+                             KeptRows kept, const int32_t* targets) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const int64_t t = at / rows.num_blocks;
   if (t >= rows.num_rows) return;
@@ -102,15 +103,15 @@ __global__ void __launch_bounds__(kThreads)
   }
   load_block(values, rows, t, begin);
   scale_block(values, rows.inv_temperature);
-  KeptTokens tokens{};
-  if (kHasCuts) tokens = kept_tokens(cuts, targets, t, begin);
+  BlockKept tokens{};
+  if (kHasKept) tokens = block_kept(kept, t, begin);
   const int64_t target = targets[t] - begin;
 #pragma unroll
   for (int group = 0; group < kBlockGroups; ++group) {
 #pragma unroll
     for (int i = 0; i < kLanesPerThread; ++i) {
       float& value = values[group][i];
-      const bool is_kept = !kHasCuts || keeps(tokens, value, block_token(group, i));
+      const bool is_kept = !kHasKept || keeps(tokens, value, group, i);
       const float weight = exp_nonpositive_cuda(__fsub_rn(value, factors.max));
       value = __fmaf_rn(factors.kept, is_kept ? weight : 0.0f, __fmul_rn(factors.all, weight));
       if (block_token(group, i) == target) value = __fadd_rn(value, factors.target);
@@ -125,33 +126,29 @@ RowSums* stored_sums(const Tensor& sums) {
 
 }  // namespace
 
-void compute_cuts(TokenCut* cuts, const Tensor& logits, const SamplingFilter& filter,
-                  OpContext& ctx) {
-  const char* op = "compute_cuts";
+void filter_tokens(KeptTokens& kept, const Tensor& logits, const SamplingFilter& filter,
+                   OpContext& ctx) {
+  const char* op = "filter_tokens";
   const SoftmaxRows rows = softmax_rows(logits, filter.inv_temperature());
   if (rows.num_rows == 0) return;
   const Workspace::Scope scope(ctx.workspace);
   const RowStatistics statistics = softmax_statistics(op, rows, {}, nullptr, ctx);
-  const TokenCut* device_cuts = row_cuts(op, rows, statistics, filter, ctx);
+  const RowCut* cuts = row_cuts(op, rows, statistics, filter, ctx);
   check_rows(op, rows, statistics, nullptr, ctx);
-  if (device_cuts == nullptr) {
-    std::fill_n(cuts, rows.num_rows, TokenCut{});
-  } else {
-    cuda_copy_bytes(cuts, Device::cpu(), device_cuts, ctx.device,
-                    static_cast<size_t>(rows.num_rows) * sizeof(TokenCut), ctx.stream);
-  }
+  append_kept_rows(op, kept, rows, statistics, cuts, filter.max_kept_ids, ctx);
 }
 
 void token_logprobs(const TokenLogprobs& out, const Tensor& logits, const Tensor& targets,
-                    const TokenCut* cuts, float inv_temperature, OpContext& ctx) {
+                    const KeptTokensView& kept, float inv_temperature, OpContext& ctx) {
   const char* op = "token_logprobs";
   const SoftmaxRows rows = softmax_rows(logits, inv_temperature);
   if (rows.num_rows == 0) return;
   const Workspace::Scope scope(ctx.workspace);
   const auto* ids = targets.data<int32_t>();
-  const RowSelection selection{cuts_to_device(cuts, rows.num_rows, ctx), ids};
-  const RowStatistics statistics =
-      softmax_statistics(op, rows, selection, stored_sums(out.sums), ctx);
+  const RowSelection selection{ids};
+  RowStatistics statistics = softmax_statistics(op, rows, selection, stored_sums(out.sums), ctx);
+  add_kept_sums(op, statistics, rows, selection,
+                kept_to_device(op, kept, statistics.rows, ids, ctx), ctx);
   launch(op, logprobs_kernel, ceil_div(rows.num_rows, kThreads), kThreads, ctx,
          out.processed.data<float>(), out.unfiltered.data<float>(), rows, statistics.rows, ids);
   check_rows(op, rows, statistics, ids, ctx);
@@ -159,33 +156,36 @@ void token_logprobs(const TokenLogprobs& out, const Tensor& logits, const Tensor
 
 void token_logprobs_backward(const Tensor& dlogits, const Tensor& logits,
                              const LogprobGradients& gradients, const Tensor& targets,
-                             const TokenCut* cuts, float inv_temperature, OpContext& ctx) {
+                             const KeptTokensView& kept, float inv_temperature, OpContext& ctx) {
   const char* op = "token_logprobs_backward";
   const SoftmaxRows rows = softmax_rows(logits, inv_temperature);
   if (rows.num_rows == 0) return;
   const Workspace::Scope scope(ctx.workspace);
   const RowSelection selection{
-      cuts_to_device(cuts, rows.num_rows, ctx), targets.data<int32_t>(),
-      gradients.dprocessed.data<float>(),
+      targets.data<int32_t>(), gradients.dprocessed.data<float>(),
       gradients.dunfiltered.is_absent() ? nullptr : gradients.dunfiltered.data<float>()};
   const RowSums* sums = stored_sums(gradients.sums);
   RowStatistics statistics{};
-  if (sums == nullptr) {
+  const bool has_sums = sums != nullptr;
+  if (!has_sums) {
     statistics = softmax_statistics(op, rows, selection, nullptr, ctx);
     sums = statistics.rows;
   }
+  const KeptRows kept_rows = kept_to_device(op, kept, sums, selection.targets, ctx);
+  if (!has_sums) add_kept_sums(op, statistics, rows, selection, kept_rows, ctx);
   auto* factors = workspace_array<RowFactors>(ctx, rows.num_rows);
   launch(op, row_factors_kernel, ceil_div(rows.num_rows, kThreads), kThreads, ctx, factors, sums,
          selection.dprocessed, selection.dunfiltered, rows.num_rows, inv_temperature);
   dispatch_device_type(op, dlogits.dtype(), [&]<typename D>(D) {
     GradientRows<D> to{device_data<D>(dlogits), false};
     to.aligned = rows.vocabulary % kLanesPerThread == 0 && is_aligned<kLanesPerThread>(to.data);
-    launch(op,
-           cuts == nullptr ? logprobs_backward_kernel<false, D> : logprobs_backward_kernel<true, D>,
-           ceil_div(rows.num_rows * rows.num_blocks, kWarps), kThreads, ctx, to, rows, factors,
-           selection.cuts, selection.targets);
+    launch(
+        op,
+        kept.is_absent() ? logprobs_backward_kernel<false, D> : logprobs_backward_kernel<true, D>,
+        ceil_div(rows.num_rows * rows.num_blocks, kWarps), kThreads, ctx, to, rows, factors,
+        kept_rows, selection.targets);
   });
-  if (gradients.sums.is_absent()) check_rows(op, rows, statistics, selection.targets, ctx);
+  if (!has_sums) check_rows(op, rows, statistics, selection.targets, ctx);
 }
 
 }  // namespace grpo::ops::cuda

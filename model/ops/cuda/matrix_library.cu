@@ -285,7 +285,8 @@ void MatrixLibrary::multiply(const MatrixProduct& product, OpContext& ctx) {
         DType::kUint8, {static_cast<int64_t>(plan.workspace_bytes + kWorkspaceAlignment)});
     const auto address = reinterpret_cast<uintptr_t>(scratch.raw());
     const uintptr_t aligned =
-        ops::ceil_div(static_cast<int64_t>(address), kWorkspaceAlignment) * kWorkspaceAlignment;
+        ops::cuda::ceil_div(static_cast<int64_t>(address), kWorkspaceAlignment) *
+        kWorkspaceAlignment;
     const float one = 1.0f;
     const float beta = product.accumulate ? 1.0f : 0.0f;
     return cublasLtMatmul(state_->handle, &d.operation, &one, product.b.data, &d.a, product.a.data,

@@ -3,8 +3,9 @@
 
 #include "model/core/device_cuda.h"
 #include "model/ops/cuda/entry_points.h"
+#include "model/ops/cuda/kept_tokens.h"
 #include "model/ops/cuda/softmax_row.cuh"
-#include "model/ops/cuda/token_cut.h"
+#include "model/ops/cuda/token_filter.h"
 #include "model/ops/non_finite_row.h"
 #include "model/ops/workspace_array.h"
 
@@ -50,20 +51,21 @@ __device__ inline int64_t find_block(double& before, const BlockSums& blocks, in
   return 0;  // only in rows that are not finite
 }
 
-__device__ inline void load_weights(WeightRuns& runs, const SoftmaxRows& rows, const TokenCut* cuts,
+__device__ inline void load_weights(WeightRuns& runs, const SoftmaxRows& rows, const RowCut* cuts,
                                     int64_t t, int64_t begin, float block_max) {
   BlockValues z;
   load_block(z, rows, t, begin);
   scale_block(z, rows.inv_temperature);
   const float reference = block_reference(block_max);
-  KeptTokens tokens{};
-  if (cuts != nullptr) tokens = kept_tokens(cuts, nullptr, t, begin);
+  KeptRows kept{};
+  kept.cuts = cuts;
+  const BlockKept tokens = block_kept(kept, t, begin);
 #pragma unroll
   for (int group = 0; group < kBlockGroups; ++group) {
 #pragma unroll
     for (int i = 0; i < kLanesPerThread; ++i) {
       const int token = block_token(group, i);
-      const bool is_kept = cuts == nullptr || keeps(tokens, z[group][i], token);
+      const bool is_kept = keeps(tokens, z[group][i], group, i);
       runs.at(token) = is_kept ? exp_nonpositive_cuda(__fsub_rn(z[group][i], reference)) : 0.0f;
     }
   }
@@ -99,16 +101,14 @@ __device__ inline int draw_in_block(WeightRuns& runs, double scale, double befor
 constexpr int32_t kNoToken = -1;
 
 __device__ inline void store_sample(SampledToken& out, const SoftmaxRows& rows, int64_t t,
-                                    int64_t token, const RowSums& sums, const TokenCut* cuts) {
+                                    int64_t token, const RowSums& sums) {
   out.token = is_sound(sums) ? static_cast<int32_t>(token) : kNoToken;
   out.logprob = softmax_logprob_cuda(scaled(rows, t, token), sums.max, sums.kept);
-  out.cut.threshold = cuts == nullptr ? -infinity() : cuts[t].threshold;
-  out.cut.last_tie = cuts == nullptr ? 0x7fffffff : cuts[t].last_tie;
 }
 
 // A warp a draw.
 __global__ void __launch_bounds__(kThreads)
-    draw_kernel(SampledToken* out, SoftmaxRows rows, RowStatistics statistics, const TokenCut* cuts,
+    draw_kernel(SampledToken* out, SoftmaxRows rows, RowStatistics statistics, const RowCut* cuts,
                 const TokenDraw* draws, int64_t num_draws) {
   __shared__ WeightRuns scratch[kWarps];
   const int warp = static_cast<int>(threadIdx.x / 32);
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
   load_weights(scratch[warp], rows, cuts, t, begin, largest);
   const auto scale = static_cast<double>(exp_nonpositive_cuda(__fsub_rn(largest, sums.max)));
   const int64_t token = begin + draw_in_block(scratch[warp], scale, before, wanted);
-  if (threadIdx.x % 32 == 0) store_sample(out[at], rows, t, token, sums, cuts);
+  if (threadIdx.x % 32 == 0) store_sample(out[at], rows, t, token, sums);
 }
 
 // A warp a row: the first block that has the row's maximum, then its first token that is it.
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   token = first_in_warp(token);
   if (token == kSoftmaxBlock) token = 0;
-  if (lane == 0) store_sample(out[t], rows, t, block * kSoftmaxBlock + token, sums, nullptr);
+  if (lane == 0) store_sample(out[t], rows, t, block * kSoftmaxBlock + token, sums);
 }
 
 // The one wait of a call. Throws for the first row that is not sound, as the CPU does; draw i is of
@@ -186,8 +186,8 @@ void to_host(const char* op, SampledToken* out, const SampledToken* device_out, 
 
 }  // namespace
 
-void sample_tokens(SampledToken* out, const Tensor& logits, std::span<const TokenDraw> draws,
-                   const SamplingFilter& filter, OpContext& ctx) {
+void sample_tokens(SampledToken* out, KeptTokens* kept, const Tensor& logits,
+                   std::span<const TokenDraw> draws, const SamplingFilter& filter, OpContext& ctx) {
   const char* op = "sample_tokens";
   const SoftmaxRows rows = softmax_rows(logits, filter.inv_temperature());
   if (rows.num_rows == 0) return;
@@ -197,14 +197,19 @@ void sample_tokens(SampledToken* out, const Tensor& logits, std::span<const Toke
   cuda_copy_bytes(device_draws, ctx.device, draws.data(), Device::cpu(), draws.size_bytes(),
                   ctx.stream);
   RowStatistics statistics = softmax_statistics(op, rows, {}, nullptr, ctx);
-  const TokenCut* cuts = row_cuts(op, rows, statistics, filter, ctx);
-  if (cuts != nullptr) add_kept_sums(op, statistics, rows, cuts, ctx);
+  const RowCut* cuts = row_cuts(op, rows, statistics, filter, ctx);
+  KeptRows kept_rows{};
+  kept_rows.cuts = cuts;
+  add_kept_sums(op, statistics, rows, {}, kept_rows, ctx);
   auto* device_out = workspace_array<SampledToken>(ctx, num_draws);
   launch(op, draw_kernel, ceil_div(num_draws, kWarps), kThreads, ctx, device_out, rows, statistics,
          cuts, device_draws, num_draws);
   to_host(
       op, out, device_out, num_draws, statistics,
       [&](int64_t i) { return draws[static_cast<size_t>(i)].row; }, ctx);
+  if (kept != nullptr) {
+    append_kept_rows(op, *kept, rows, statistics, cuts, filter.max_kept_ids, ctx);
+  }
 }
 
 void argmax_tokens(SampledToken* out, const Tensor& logits, OpContext& ctx) {

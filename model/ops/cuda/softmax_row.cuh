@@ -114,24 +114,73 @@ __device__ inline float sum_lanes(float (&lanes)[kLanesPerThread]) {
   return lanes[0];
 }
 
-// A cut as one block sees it, and the token that counts as kept in any case: tokens counted from
-// the block's first.
-struct KeptTokens {
-  float threshold;
+// The kept tokens of one block, as a thread of its warp sees them: tokens counted from the block's
+// first. Bit group * kLanesPerThread + i of `listed` is the thread's element i of a group.
+struct BlockKept {
+  float above;
+  float tie;
   int last_tie;
   int always_kept;
+  bool has_list;
+  unsigned listed;
 };
+static_assert(kBlockGroups * kLanesPerThread == 32, "an element a bit");
 
-__device__ inline KeptTokens kept_tokens(const TokenCut* cuts, const int32_t* targets, int64_t t,
-                                         int64_t begin) {
-  const int first = static_cast<int>(begin);
-  return {cuts[t].threshold, cuts[t].last_tie - first,
-          targets == nullptr ? -1 : targets[t] - first};
+// Sets the thread's bits of the row's ids [first, last) that lie in the block at token `begin`.
+__device__ inline unsigned listed_in_block(const uint32_t* ids, uint32_t first, uint32_t last,
+                                           int64_t begin) {
+  const auto block_first = static_cast<uint32_t>(begin);
+  const uint32_t end = last;
+  while (first < last) {
+    const uint32_t middle = first + (last - first) / 2;
+    if (ids[middle] < block_first) {
+      first = middle + 1;
+    } else {
+      last = middle;
+    }
+  }
+  unsigned listed = 0;
+  const unsigned lane = threadIdx.x % 32;
+  for (; first < end; ++first) {
+    const uint32_t token = ids[first] - block_first;
+    if (token >= kSoftmaxBlock) break;
+    const uint32_t place = token % kSoftmaxLanes;
+    if (place / kLanesPerThread == lane) {
+      listed |= 1u << (token / kSoftmaxLanes * kLanesPerThread + place % kLanesPerThread);
+    }
+  }
+  return listed;
 }
 
-__device__ inline bool keeps(const KeptTokens& kept, float z, int token) {
-  return z > kept.threshold || (z == kept.threshold && token <= kept.last_tie) ||
-         token == kept.always_kept;
+__device__ inline BlockKept block_kept(const KeptRows& kept, int64_t t, int64_t begin) {
+  const int first = static_cast<int>(begin);
+  BlockKept block{-infinity(), -infinity(),
+                  0x7fffffff,  kept.targets == nullptr ? -1 : kept.targets[t] - first,
+                  false,       0};
+  if (kept.offsets != nullptr && kept.offsets[t] < kept.offsets[t + 1]) {
+    block.has_list = true;
+    block.listed = listed_in_block(kept.ids, kept.offsets[t], kept.offsets[t + 1], begin);
+  } else if (kept.cuts != nullptr) {
+    block.above = kept.cuts[t].above;
+    block.tie = kept.cuts[t].tie;
+    block.last_tie = kept.cuts[t].last_tie - first;
+  }
+  return block;
+}
+
+// Element (group, element) of the thread, of value z.
+__device__ inline bool keeps(const BlockKept& kept, float z, int group, int element) {
+  const int token = block_token(group, element);
+  if (token == kept.always_kept) return true;
+  if (kept.has_list) return (kept.listed >> (group * kLanesPerThread + element) & 1u) != 0;
+  return z >= (token <= kept.last_tie ? kept.tie : kept.above);
+}
+
+// Whether any thread's elements of a block whose largest z is `max` can be kept; the same in all.
+__device__ inline bool keeps_any(const BlockKept& kept, float max) {
+  if (kept.always_kept >= 0 && kept.always_kept < kSoftmaxBlock) return true;
+  if (kept.has_list) return __any_sync(kFullWarp, kept.listed != 0) != 0;
+  return !(max < kept.tie);
 }
 
 // exp(z - max) of a whole block over the row's sum.

@@ -29,7 +29,6 @@ __device__ inline double add_masses(double sum, double mass) {
 }
 
 // A warp a block of a row.
-template <bool kHasCuts>
 __global__ void __launch_bounds__(kThreads)
     block_sums_kernel(BlockSums out, SoftmaxRows rows, RowSelection selection) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
@@ -41,42 +40,33 @@ __global__ void __launch_bounds__(kThreads)
   scale_block(z, rows.inv_temperature);
   const float max = block_max(z);
   const float reference = block_reference(max);
-  KeptTokens tokens{};
-  if (kHasCuts) tokens = kept_tokens(selection.cuts, selection.targets, t, begin);
   float all[kLanesPerThread] = {};
-  float kept[kLanesPerThread] = {};
 #pragma unroll
   for (int group = 0; group < kBlockGroups; ++group) {
 #pragma unroll
     for (int i = 0; i < kLanesPerThread; ++i) {
-      const float weight = exp_nonpositive_cuda(__fsub_rn(z[group][i], reference));
-      all[i] = __fadd_rn(all[i], weight);
-      if (kHasCuts) {
-        const bool is_kept = keeps(tokens, z[group][i], block_token(group, i));
-        kept[i] = __fadd_rn(kept[i], is_kept ? weight : 0.0f);
-      }
+      all[i] = __fadd_rn(all[i], exp_nonpositive_cuda(__fsub_rn(z[group][i], reference)));
     }
   }
   const float sum = sum_lanes(all);
-  const float kept_sum = kHasCuts ? sum_lanes(kept) : sum;
   if (threadIdx.x % 32 == 0) {
     out.max[at] = max;
     out.all[at] = sum;
-    if (kHasCuts) out.kept[at] = kept_sum;
   }
 }
 
 // A warp a block of a row, whose sums over all tokens are there.
 __global__ void __launch_bounds__(kThreads)
-    kept_block_sums_kernel(BlockSums sums, SoftmaxRows rows, const TokenCut* cuts) {
+    kept_block_sums_kernel(BlockSums sums, SoftmaxRows rows, RowSelection selection,
+                           KeptRows kept_rows) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const int64_t t = at / rows.num_blocks;
-  if (t >= rows.num_rows) return;
+  if (t >= rows.num_rows || !takes_part(selection, t)) return;
   const int64_t begin = at % rows.num_blocks * kSoftmaxBlock;
-  const KeptTokens tokens = kept_tokens(cuts, nullptr, t, begin);
+  const BlockKept tokens = block_kept(kept_rows, t, begin);
   const float max = sums.max[at];
   float kept[kLanesPerThread] = {};
-  if (!(max < tokens.threshold)) {
+  if (keeps_any(tokens, max)) {
     BlockValues z;
     load_block(z, rows, t, begin);
     scale_block(z, rows.inv_temperature);
@@ -85,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int group = 0; group < kBlockGroups; ++group) {
 #pragma unroll
       for (int i = 0; i < kLanesPerThread; ++i) {
-        const bool is_kept = keeps(tokens, z[group][i], block_token(group, i));
+        const bool is_kept = keeps(tokens, z[group][i], group, i);
         const float weight = exp_nonpositive_cuda(__fsub_rn(z[group][i], reference));
         kept[i] = __fadd_rn(kept[i], is_kept ? weight : 0.0f);
       }
@@ -97,9 +87,9 @@ __global__ void __launch_bounds__(kThreads)
 
 // A warp a row.
 __global__ void __launch_bounds__(kThreads)
-    kept_row_sums_kernel(RowStatistics out, SoftmaxRows rows) {
+    kept_row_sums_kernel(RowStatistics out, SoftmaxRows rows, RowSelection selection) {
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  if (t >= rows.num_rows) return;
+  if (t >= rows.num_rows || !takes_part(selection, t)) return;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const float max = out.rows[t].max;
   double kept = 0.0;
@@ -132,20 +122,15 @@ __global__ void __launch_bounds__(kThreads)
   }
   max = warp_max(max);
   double all = 0.0;
-  double kept = 0.0;
   for (int64_t begin = 0; begin < rows.num_blocks; begin += 32) {
     const int64_t block = begin + lane;
     const int64_t at = first + block;
     const bool is_block = block < rows.num_blocks;
     all = add_masses(all, is_block ? block_mass(out.blocks.all[at], out.blocks.max[at], max) : 0.0);
-    if (selection.cuts != nullptr) {
-      kept = add_masses(kept,
-                        is_block ? block_mass(out.blocks.kept[at], out.blocks.max[at], max) : 0.0);
-    }
   }
   if (lane != 0) return;
   if (!is_finite(max)) all = max;
-  const RowSums sums{max, all, selection.cuts != nullptr ? kept : all};
+  const RowSums sums{max, all, all};
   if (!is_sound(sums)) atomicMin(&out.defects->non_finite, static_cast<int32_t>(t));
   out.rows[t] = sums;
 }
@@ -164,28 +149,28 @@ RowStatistics softmax_statistics(const char* op, const SoftmaxRows& rows,
                                  const RowSelection& selection, RowSums* sums, OpContext& ctx) {
   CHECK(rows.num_rows < std::numeric_limits<int32_t>::max() / 2, "{}: {} rows", op, rows.num_rows);
   const int64_t num_sums = rows.num_rows * rows.num_blocks;
-  const bool has_cuts = selection.cuts != nullptr;
   RowStatistics out{};
   out.blocks.max = workspace_array<float>(ctx, num_sums);
   out.blocks.all = workspace_array<float>(ctx, num_sums);
-  out.blocks.kept = has_cuts ? workspace_array<float>(ctx, num_sums) : out.blocks.all;
+  out.blocks.kept = out.blocks.all;
   out.rows = sums == nullptr ? workspace_array<RowSums>(ctx, rows.num_rows) : sums;
   out.defects = workspace_array<RowDefects>(ctx, 1);
   cuda_fill_bytes(ctx.device, out.defects, kNoRowByte, sizeof(RowDefects), ctx.stream);
-  launch(op, has_cuts ? block_sums_kernel<true> : block_sums_kernel<false>,
-         ceil_div(num_sums, kWarps), kThreads, ctx, out.blocks, rows, selection);
+  launch(op, block_sums_kernel, ceil_div(num_sums, kWarps), kThreads, ctx, out.blocks, rows,
+         selection);
   launch(op, row_sums_kernel, ceil_div(rows.num_rows, kWarps), kThreads, ctx, out, rows, selection);
   return out;
 }
 
 void add_kept_sums(const char* op, RowStatistics& statistics, const SoftmaxRows& rows,
-                   const TokenCut* cuts, OpContext& ctx) {
+                   const RowSelection& selection, const KeptRows& kept, OpContext& ctx) {
+  if (kept.keeps_everything()) return;
   const int64_t num_sums = rows.num_rows * rows.num_blocks;
   statistics.blocks.kept = workspace_array<float>(ctx, num_sums);
   launch(op, kept_block_sums_kernel, ceil_div(num_sums, kWarps), kThreads, ctx, statistics.blocks,
-         rows, cuts);
-  launch(op, kept_row_sums_kernel, ceil_div(rows.num_rows, kWarps), kThreads, ctx, statistics,
-         rows);
+         rows, selection, kept);
+  launch(op, kept_row_sums_kernel, ceil_div(rows.num_rows, kWarps), kThreads, ctx, statistics, rows,
+         selection);
 }
 
 void check_rows(const char* op, const SoftmaxRows& rows, const RowStatistics& statistics,
@@ -206,14 +191,6 @@ void check_rows(const char* op, const SoftmaxRows& rows, const RowStatistics& st
     to_host(sums, statistics.rows + defects.non_finite);
     throw_non_finite_row(op, defects.non_finite, sums.max, sums.all);
   }
-}
-
-const TokenCut* cuts_to_device(const TokenCut* cuts, int64_t count, OpContext& ctx) {
-  if (cuts == nullptr) return nullptr;
-  auto* copy = workspace_array<TokenCut>(ctx, count);
-  cuda_copy_bytes(copy, ctx.device, cuts, Device::cpu(),
-                  static_cast<size_t>(count) * sizeof(TokenCut), ctx.stream);
-  return copy;
 }
 
 }  // namespace grpo::ops::cuda

@@ -24,7 +24,7 @@ SoftmaxRows softmax_rows(const Tensor& logits, float inv_temperature);
 struct BlockSums {
   float* max;   // [T, B]
   float* all;   // [T, B]
-  float* kept;  // [T, B]; `all` where everything is kept
+  float* kept;  // [T, B]; `all` until add_kept_sums
 };
 
 // First row with a defect, or one no row has.
@@ -33,10 +33,19 @@ struct RowDefects {
   int32_t target;      // outside the vocabulary
 };
 
-// Which tokens and rows take part. All pointers are to device memory.
+// Which tokens count as kept. All pointers are to device memory; the default keeps everything.
+struct KeptRows {
+  const uint32_t* offsets = nullptr;  // [T + 1] into ids; null where no row has ids
+  const uint32_t* ids = nullptr;      // of all rows, ascending in each
+  const RowCut* cuts = nullptr;       // [T], of rows without ids; null keeps everything of them
+  const int32_t* targets = nullptr;   // [T], counted as kept; null for none
+
+  bool keeps_everything() const { return offsets == nullptr && cuts == nullptr; }
+};
+
+// Which rows take part, and the targets to check. All pointers are to device memory.
 struct RowSelection {
-  const TokenCut* cuts = nullptr;      // [T]; null keeps everything
-  const int32_t* targets = nullptr;    // [T], counted as kept; null for none
+  const int32_t* targets = nullptr;    // [T]; null for none
   const float* dprocessed = nullptr;   // [T]; null, or rows whose two gradients are 0 are left out
   const float* dunfiltered = nullptr;  // [T]; null for 0
 };
@@ -52,17 +61,14 @@ struct RowStatistics {
 RowStatistics softmax_statistics(const char* op, const SoftmaxRows& rows,
                                  const RowSelection& selection, RowSums* sums, OpContext& ctx);
 
-// Adds the sums over the tokens that cuts [T] keep to statistics of all tokens: what
-// softmax_statistics gives with those cuts, of which blocks without a kept token are not read.
+// Adds the sums over kept tokens to statistics of all tokens. Blocks without a kept token are not
+// read.
 void add_kept_sums(const char* op, RowStatistics& statistics, const SoftmaxRows& rows,
-                   const TokenCut* cuts, OpContext& ctx);
+                   const RowSelection& selection, const KeptRows& kept, OpContext& ctx);
 
 // Waits for the device. Throws what the CPU throws: InternalError for a target outside the
 // vocabulary, NonFiniteError, both for the first such row.
 void check_rows(const char* op, const SoftmaxRows& rows, const RowStatistics& statistics,
                 const int32_t* targets, OpContext& ctx);
-
-// Copies in the workspace of an array of the host, or null for null.
-const TokenCut* cuts_to_device(const TokenCut* cuts, int64_t count, OpContext& ctx);
 
 }  // namespace grpo::ops::cuda

@@ -2,7 +2,7 @@
 // with z descending, then with the token, of which a histogram settles one digit after the other.
 // Counts and fixed-point weights are integers, so that neither the order of atomic additions nor
 // the number of rows shows in a cut.
-#include "model/ops/cuda/token_cut.h"
+#include "model/ops/cuda/token_filter.h"
 
 #include <limits>
 
@@ -33,7 +33,6 @@ constexpr Rank kLastRank = (Rank{1} << (kKeyBits + kTokenBits)) - 1;
 
 // Lowest bits of the digits: three of the key, then two of the token.
 constexpr int kNumDigits = 5;
-constexpr int kNumKeyDigits = 3;
 __device__ inline int digit_shift(int digit) {
   return digit == 0 ? 43 : digit == 1 ? 32 : digit == 2 ? 22 : digit == 3 ? 11 : 0;
 }
@@ -48,6 +47,12 @@ __device__ inline Rank rank_of(float z, int64_t token) {
 __device__ inline float scaled_of(Rank rank) {
   const unsigned ascending = ~static_cast<unsigned>(rank >> kTokenBits);
   return __uint_as_float((ascending & 0x80000000u) != 0 ? ascending & 0x7fffffffu : ~ascending);
+}
+
+// The next float, towards infinity, of a number that is not -0.
+__device__ inline float next_above(float z) {
+  const unsigned bits = __float_as_uint(z);
+  return __uint_as_float((bits & 0x80000000u) != 0 ? bits - 1 : bits + 1);
 }
 
 struct RankRange {
@@ -81,7 +86,7 @@ struct CutScratch {
 };
 
 // One row under selection; the same values in all threads of the block.
-struct RowCut {
+struct RowUnderCut {
   const SoftmaxRows& rows;
   int64_t t;
   float max;
@@ -91,7 +96,7 @@ struct RowCut {
 
 // Calls body(rank) for every token of the row.
 template <typename Body>
-__device__ inline void for_each_rank(const RowCut& cut, const Body& body) {
+__device__ inline void for_each_rank(const RowUnderCut& cut, const Body& body) {
   const SoftmaxRows& rows = cut.rows;
   constexpr int kWidth = kLanesPerThread;
   constexpr int64_t kStep = int64_t{kCutThreads} * kWidth;
@@ -122,7 +127,8 @@ __device__ inline void for_each_rank(const RowCut& cut, const Body& body) {
 
 // Calls body(rank) for every token of a range.
 template <typename Body>
-__device__ inline void for_each_in(const RowCut& cut, const RankRange& range, const Body& body) {
+__device__ inline void for_each_in(const RowUnderCut& cut, const RankRange& range,
+                                   const Body& body) {
   if (cut.listed.covers(range)) {
     for (unsigned i = threadIdx.x; i < cut.scratch.list_size; i += kCutThreads) {
       if (range.has(cut.scratch.list[i])) body(cut.scratch.list[i]);
@@ -142,7 +148,7 @@ __device__ inline Mass fixed_point_weight(float z, float max) {
 // Fills the histogram of a digit over a range that starts where the digit is 0 and whose higher
 // digits agree.
 template <bool kByMass>
-__device__ inline void fill_bins(RowCut& cut, const RankRange& range, int shift) {
+__device__ inline void fill_bins(RowUnderCut& cut, const RankRange& range, int shift) {
   CutScratch& scratch = cut.scratch;
   for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kCutThreads) {
     scratch.counts[i] = 0;
@@ -234,7 +240,7 @@ __device__ inline Bin find_bin(CutScratch& scratch, const BinSums& sums, Mass wa
 }
 
 // Lists the tokens of a range, of which there are at most kListCapacity.
-__device__ inline void list_tokens(RowCut& cut, const RankRange& range) {
+__device__ inline void list_tokens(RowUnderCut& cut, const RankRange& range) {
   if (threadIdx.x == 0) cut.scratch.list_size = 0;
   __syncthreads();
   for_each_rank(cut, [&](Rank rank) {
@@ -267,7 +273,7 @@ __device__ inline float top_k_bound(CutScratch& scratch, const float* block_max,
 
 // Lists the tokens that a top-k can keep, reading no block that has none: those of z from the bound
 // on. False, and no list, if there are more than it holds.
-__device__ inline bool list_top_tokens(RowCut& cut, const float* block_max, int k) {
+__device__ inline bool list_top_tokens(RowUnderCut& cut, const float* block_max, int k) {
   const SoftmaxRows& rows = cut.rows;
   CutScratch& scratch = cut.scratch;
   const auto num_blocks = static_cast<int>(rows.num_blocks);
@@ -302,7 +308,7 @@ __device__ inline bool list_top_tokens(RowCut& cut, const float* block_max, int 
 // Narrows a range that starts at 0 to where the cumulative mass reaches wanted(total), digit by
 // digit.
 template <bool kByMass, typename Wanted>
-__device__ inline RankRange select_rank(RowCut& cut, RankRange range, int num_digits,
+__device__ inline RankRange select_rank(RowUnderCut& cut, RankRange range, int num_digits,
                                         const Wanted& wanted_of) {
   Mass wanted = 0;
   unsigned count_before = 0;
@@ -330,12 +336,16 @@ __device__ inline RankRange select_rank(RowCut& cut, RankRange range, int num_di
 }
 
 __global__ void __launch_bounds__(kCutThreads)
-    row_cuts_kernel(TokenCut* cuts, SoftmaxRows rows, RowStatistics statistics, int32_t top_k,
+    row_cuts_kernel(RowCut* cuts, SoftmaxRows rows, RowStatistics statistics, int32_t top_k,
                     double top_p) {
   __shared__ CutScratch scratch;
   const RowSums sums = statistics.rows[blockIdx.x];
-  RowCut cut{rows, blockIdx.x, sums.max, scratch, {1, 0}};
-  TokenCut result{-infinity(), 0x7fffffff};
+  RowUnderCut cut{rows, blockIdx.x, sums.max, scratch, {1, 0}};
+  RowCut result{-infinity(), -infinity(), 0x7fffffff};
+  const auto cut_after = [](Rank rank) {
+    const float z = scaled_of(rank);
+    return RowCut{next_above(z), z, static_cast<int32_t>(rank & kTokenMask)};
+  };
   const bool has_cut = is_sound(sums);
   RankRange kept{0, kLastRank};
   if (has_cut && top_k != 0) {
@@ -344,8 +354,8 @@ __global__ void __launch_bounds__(kCutThreads)
       kept.last = cut.listed.last;
     }
     const Mass wanted = static_cast<Mass>(top_k);
-    kept.last = select_rank<false>(cut, kept, kNumKeyDigits, [&](Mass) { return wanted; }).last;
-    result.threshold = scaled_of(kept.last);  // ties with the k-th are all kept
+    kept.last = select_rank<false>(cut, kept, kNumDigits, [&](Mass) { return wanted; }).first;
+    result = cut_after(kept.last);
   }
   if (has_cut && top_p < 1.0) {
     const Rank rank = select_rank<true>(cut, kept, kNumDigits, [&](Mass total) {
@@ -353,19 +363,18 @@ __global__ void __launch_bounds__(kCutThreads)
                         const Mass wanted = __double2ull_ru(share);
                         return wanted < total ? wanted : total;
                       }).first;
-    result.threshold = scaled_of(rank);
-    result.last_tie = static_cast<int32_t>(rank & kTokenMask);
+    result = cut_after(rank);
   }
   if (threadIdx.x == 0) cuts[cut.t] = result;
 }
 
 }  // namespace
 
-TokenCut* row_cuts(const char* op, const SoftmaxRows& rows, const RowStatistics& statistics,
-                   const SamplingFilter& filter, OpContext& ctx) {
+RowCut* row_cuts(const char* op, const SoftmaxRows& rows, const RowStatistics& statistics,
+                 const SamplingFilter& filter, OpContext& ctx) {
   const int32_t top_k = filter.top_k < rows.vocabulary ? filter.top_k : 0;
   if (top_k == 0 && filter.top_p >= 1.0) return nullptr;
-  auto* cuts = workspace_array<TokenCut>(ctx, rows.num_rows);
+  auto* cuts = workspace_array<RowCut>(ctx, rows.num_rows);
   launch(op, row_cuts_kernel, rows.num_rows, kCutThreads, ctx, cuts, rows, statistics, top_k,
          filter.top_p);
   return cuts;

@@ -1,4 +1,4 @@
-// The cuts of rows of logits in device memory.
+// What a sampling filter keeps of rows of logits in device memory.
 #pragma once
 
 #include "model/ops/cuda/softmax_rows.h"
@@ -7,7 +7,7 @@ namespace grpo::ops::cuda {
 
 // [T] in the workspace, or null when the filter keeps everything; from statistics of all tokens.
 // Rows that are not finite get no cut.
-TokenCut* row_cuts(const char* op, const SoftmaxRows& rows, const RowStatistics& statistics,
-                   const SamplingFilter& filter, OpContext& ctx);
+RowCut* row_cuts(const char* op, const SoftmaxRows& rows, const RowStatistics& statistics,
+                 const SamplingFilter& filter, OpContext& ctx);
 
 }  // namespace grpo::ops::cuda
