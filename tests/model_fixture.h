@@ -65,7 +65,7 @@ void fill_lively(parallel::ShardedParameterStore& store, uint64_t seed);
 // Calls visit(parameter, part, region, shard) for every region of this rank's shards.
 void for_each_region(const parallel::ShardedParameterStore& store,
                      const std::function<void(ParameterId, const LogicalTensor&,
-                                              const parallel::Region&, const Tensor&)>& visit);
+                                              const parallel::ShardRegion&, const Tensor&)>& visit);
 
 // A float32 value of a logical tensor by its place; written into a map for comparison between
 // layouts: name -> row-major values, gathered over the store's gtp_remat group. `source` picks

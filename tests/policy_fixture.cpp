@@ -125,7 +125,7 @@ void LogicalValues::add(const parallel::ShardedParameterStore& store,
                         const std::function<Tensor(ParameterId)>& source) {
   const std::lock_guard lock(mutex_);
   for_each_region(store, [&](ParameterId id, const LogicalTensor& part,
-                             const parallel::Region& region, const Tensor&) {
+                             const parallel::ShardRegion& region, const Tensor&) {
     const size_t place = place_of(part.name);
     const HostCopy copy(source(id));
     const Tensor& tensor = copy.view();
