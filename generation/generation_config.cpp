@@ -7,6 +7,12 @@
 
 namespace grpo::generation {
 
+ops::SamplingFilter GenerationConfig::filter() const {
+  return {.temperature = temperature == 0.0 ? 1.0f : static_cast<float>(temperature),
+          .top_k = static_cast<int32_t>(top_k),
+          .top_p = top_p};
+}
+
 void GenerationConfig::visit(ConfigVisitor& visitor) {
   visitor.field("precision", precision,
                 "of the generation model: float32 or bfloat16; null takes the policy's, as "

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/core/config_visitor.h"
+#include "model/ops/log_softmax.h"
 
 namespace grpo::generation {
 
@@ -22,6 +23,9 @@ struct GenerationConfig {
   int64_t page_size_tokens = 16;
   int64_t prefill_chunk_tokens = 2048;
   bool enforce_eager = false;
+
+  // The distribution that tokens are drawn from; of temperature 0, which draws none, that of 1.
+  ops::SamplingFilter filter() const;
 
   void visit(ConfigVisitor& visitor);
   void validate(const ConfigVisitor& visitor) const;

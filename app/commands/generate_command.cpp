@@ -16,7 +16,7 @@
 #include "parallel/checkpoint/weights_io.h"
 #include "parallel/comm/host_collectives.h"
 #include "parallel/comm/rank_device.h"
-#include "rl/data/work_division.h"
+#include "rl/data/own_requests.h"
 #include "rl/models/model_source.h"
 
 namespace grpo::app {
@@ -29,11 +29,8 @@ generation::SamplingParams sampling_params(const GenerateOptions& options,
                                            const generation::GenerationConfig& config,
                                            const model::ModelConfig& model,
                                            const model::Tokenizer* tokenizer) {
-  const bool greedy = config.temperature == 0.0;
-  return {.filter = {.temperature = greedy ? 1.0f : static_cast<float>(config.temperature),
-                     .top_k = static_cast<int32_t>(config.top_k),
-                     .top_p = config.top_p},
-          .greedy = greedy,
+  return {.filter = config.filter(),
+          .greedy = config.temperature == 0.0,
           .max_new_tokens = config.max_new_tokens,
           .stop_token_ids = rl::stop_tokens(config, model, tokenizer),
           .ignore_stop = config.ignore_eos,
@@ -52,26 +49,6 @@ std::string completion_line(const generation::Completion& completion,
   return fmt::format("{{\"tokens\":[{}],{}\"logprobs\":[{}],\"finish_reason\":\"{}\"}}\n",
                      fmt::join(completion.tokens, ","), text, fmt::join(completion.logprobs, ","),
                      stopped ? "stop" : "length");
-}
-
-// This rank's contiguous share of the (prompt, sample) list.
-std::vector<generation::GenerationRequest> own_requests(
-    const std::vector<std::vector<int32_t>>& prompts, int64_t num_samples,
-    const parallel::World& world) {
-  const auto [begin, end] = rl::contiguous_share(static_cast<int64_t>(prompts.size()) * num_samples,
-                                                 world.size(), world.rank());
-  std::vector<generation::GenerationRequest> requests;
-  for (int64_t i = begin; i < end; ++i) {
-    const int64_t prompt = i / num_samples;
-    if (requests.empty() || requests.back().tag != prompt) {
-      requests.push_back({.tag = prompt,
-                          .draw_index = static_cast<uint64_t>(prompt),
-                          .prompt_tokens = prompts[static_cast<size_t>(prompt)],
-                          .sample_indices = {}});
-    }
-    requests.back().sample_indices.push_back(static_cast<int32_t>(i % num_samples));
-  }
-  return requests;
 }
 
 ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig& config,
@@ -114,7 +91,8 @@ ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig&
         "--num-samples is {} for {} prompts; allowed: {} completions in all, 1 to {}",
         options.num_samples, num_prompts, kMaxCompletions, kMaxCompletions / num_prompts));
   }
-  const auto requests = own_requests(prompts, options.num_samples, context.world);
+  const auto requests = rl::own_requests({prompts.begin(), prompts.end()}, 0, options.num_samples,
+                                         context.world.size(), context.world.rank());
   int64_t num_sequences = 1;
   for (const auto& request : requests) {
     num_sequences += static_cast<int64_t>(request.sample_indices.size());

@@ -100,9 +100,7 @@ int run_score(const ScoreOptions& options) {
   const RankPlan plan = plan_ranks(options.num_local_ranks, config.parallel,
                                    std::filesystem::absolute(options.output_path).parent_path());
   with_origins(origins, [&] { rl::resolve_mesh(config.parallel, plan.world_size); });
-  const parallel::Mesh mesh(static_cast<int>(config.parallel.tensor),
-                            static_cast<int>(config.parallel.gtp_remat),
-                            static_cast<int>(config.parallel.data));
+  const parallel::Mesh mesh = config.parallel.mesh();
   if (!plan.environment || plan.environment->rank == 0) {
     check_writable("--output: folder",
                    std::filesystem::absolute(options.output_path).parent_path());

@@ -16,12 +16,7 @@ int64_t GrpoStep::updates_per_step() const {
          run_.config.policy.train_global_batch_size;
 }
 
-ops::SamplingFilter GrpoStep::filter() const {
-  const generation::GenerationConfig& g = run_.config.policy.generation;
-  return {.temperature = static_cast<float>(g.temperature),
-          .top_k = static_cast<int32_t>(g.top_k),
-          .top_p = g.top_p};
-}
+ops::SamplingFilter GrpoStep::filter() const { return run_.config.policy.generation.filter(); }
 
 generation::SamplingParams GrpoStep::sampling_params(generation::DrawSplit split) const {
   const generation::GenerationConfig& g = run_.config.policy.generation;

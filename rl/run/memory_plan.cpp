@@ -184,12 +184,7 @@ class Rehearsal {
   bool has_cuts() const {
     return config_.policy.generation.top_k > 0 || config_.policy.generation.top_p < 1.0;
   }
-  ops::SamplingFilter filter() const {
-    const generation::GenerationConfig& g = config_.policy.generation;
-    return {.temperature = static_cast<float>(g.temperature),
-            .top_k = static_cast<int32_t>(g.top_k),
-            .top_p = g.top_p};
-  }
+  ops::SamplingFilter filter() const { return config_.policy.generation.filter(); }
   int64_t sequences_per_step() const {
     return config_.grpo.num_prompts_per_step * config_.grpo.num_generations_per_prompt;
   }
