@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "model/ops/matrix_library.h"
+#include "model/device_context.h"
 #include "model/transformer.h"
 #include "parallel/layout/process_groups.h"
 #include "parallel/store/sharded_parameter_store.h"
@@ -17,16 +17,13 @@
 namespace grpo::testing {
 
 // Memory and operator context of one rank, on test_device().
-struct RankContext {
-  RankContext() = default;
+struct RankContext : model::DeviceContext {
+  RankContext() : model::DeviceContext(test_device()) {}
   // With the device attached to the world: for ranks that communicate.
-  explicit RankContext(parallel::World& world) : attachment(world.attach_device(allocator)) {}
+  explicit RankContext(parallel::World& world)
+      : model::DeviceContext(test_device()), attachment(world.attach_device(allocator)) {}
 
-  Allocator allocator{test_device()};
   std::unique_ptr<parallel::DeviceAttachment> attachment;
-  Workspace workspace{allocator};
-  MatrixLibrary matrix_library{allocator.device()};
-  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};
 };
 
 // Every axis a group of one.

@@ -11,8 +11,8 @@
 #include "app/text/text_file.h"
 #include "app/text/token_lines.h"
 #include "generation/engine.h"
+#include "model/device_context.h"
 #include "model/files/json_text.h"
-#include "model/ops/matrix_library.h"
 #include "parallel/checkpoint/weights_io.h"
 #include "parallel/comm/host_collectives.h"
 #include "parallel/comm/rank_device.h"
@@ -68,23 +68,21 @@ ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig&
   const generation::GenerationConfig& g = config.policy.generation;
   const int64_t max_tokens = std::min(max_positions, longest + g.max_new_tokens);
 
-  Allocator allocator(
+  model::DeviceContext device(
       parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world)
-          .device);
-  const auto attachment = context.world.attach_device(allocator);
-  Workspace workspace(allocator);
-  MatrixLibrary matrix_library(allocator.device());
-  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library,
-                config.numerics.operators()};
+          .device,
+      config.numerics.operators());
+  const auto attachment = context.world.attach_device(device.allocator);
   const auto parameters = model::make_transformer_parameters(source.config, 0.0f);
   parallel::ShardedParameterStore store(
       "generation", parameters.specs, parallel::make_generation_groups(context.world),
       rl::compute_dtype(g.precision ? g.precision : config.policy.precision, source),
-      parallel::Gradients::kNone, allocator);
+      parallel::Gradients::kNone, device.allocator);
   const parallel::DeviceFailureGuard guard(*attachment);
   parallel::load_weights(store, *source.weights);
   model::Transformer transformer(source.config, parameters, store,
-                                 {.max_positions = max_tokens, .head_chunk_rows = 1}, allocator);
+                                 {.max_positions = max_tokens, .head_chunk_rows = 1},
+                                 device.allocator);
   const auto num_prompts = static_cast<int64_t>(prompts.size());
   if (options.num_samples > kMaxCompletions / num_prompts) {
     throw ConfigError(fmt::format(
@@ -104,10 +102,11 @@ ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig&
                              .page_size_tokens = g.page_size_tokens,
                              .prefill_chunk_tokens = g.prefill_chunk_tokens,
                              .enforce_eager = g.enforce_eager},
-                            allocator);
+                            device.allocator);
   const auto params = sampling_params(options, g, source.config, tokenizer.get());
   std::string own;
-  for (const auto& completion : engine.generate(requests, params, ctx, [](int64_t, int64_t) {})) {
+  for (const auto& completion :
+       engine.generate(requests, params, device.ctx, [](int64_t, int64_t) {})) {
     own += completion_line(completion, tokenizer.get());
   }
   Communicator& world = store.groups().world.communicator();

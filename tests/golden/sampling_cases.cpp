@@ -4,7 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "model/core/buffer.h"
+#include "model/device_context.h"
 #include "model/ops/log_softmax.h"
 #include "tests/golden/operator_cases.h"
 
@@ -28,12 +28,11 @@ ops::SamplingFilter filter_of(const nlohmann::json& golden_case) {
 class LogitsRow {
  public:
   explicit LogitsRow(std::vector<float> logits)
-      : logits_(std::move(logits)), allocator_(Device::cpu()), workspace_(allocator_) {}
+      : logits_(std::move(logits)), device_(Device::cpu()) {}
 
   ops::TokenCut cut(const ops::SamplingFilter& filter) {
     ops::TokenCut cut;
-    OpContext ctx = context();
-    ops::compute_cuts(&cut, logits_view(), filter, ctx);
+    ops::compute_cuts(&cut, logits_view(), filter, device_.ctx);
     return cut;
   }
 
@@ -41,13 +40,13 @@ class LogitsRow {
   double logprob(int32_t token, const ops::TokenCut& cut, float inv_temperature) {
     float processed = 0;
     float unfiltered = 0;
-    OpContext ctx = context();
     const auto scalar = [](void* data, DType dtype) {
       return Tensor(data, dtype, Shape({1}), Device::cpu());
     };
     ops::token_logprobs({.processed = scalar(&processed, DType::kFloat32),
                          .unfiltered = scalar(&unfiltered, DType::kFloat32)},
-                        logits_view(), scalar(&token, DType::kInt32), &cut, inv_temperature, ctx);
+                        logits_view(), scalar(&token, DType::kInt32), &cut, inv_temperature,
+                        device_.ctx);
     return processed;
   }
 
@@ -56,11 +55,9 @@ class LogitsRow {
     return {logits_.data(), DType::kFloat32, Shape({1, static_cast<int64_t>(logits_.size())}),
             Device::cpu()};
   }
-  OpContext context() { return {Device::cpu(), Stream::none(), workspace_}; }
 
   std::vector<float> logits_;
-  Allocator allocator_;
-  Workspace workspace_;
+  model::DeviceContext device_;
 };
 
 // Within 1e-6 of values of order 1 to 10; the tolerance does not shrink towards a log-probability
