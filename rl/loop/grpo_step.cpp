@@ -1,5 +1,6 @@
 #include "rl/loop/grpo_step.h"
 
+#include <span>
 #include <utility>
 
 #include "parallel/comm/host_collectives.h"
@@ -109,11 +110,8 @@ void GrpoStep::update(int64_t step, StepRecord& record,
   const auto per_update = static_cast<size_t>(run_.config.policy.train_global_batch_size);
   const int64_t total_updates = run_.config.grpo.max_num_steps * updates_per_step();
   for (size_t begin = 0; begin < record.sequences.size(); begin += per_update) {
-    const auto first = static_cast<int64_t>(begin);
-    const auto last = first + static_cast<int64_t>(per_update);
-    const std::vector<RolloutSequence> sequences(record.sequences.begin() + first,
-                                                 record.sequences.begin() + last);
-    const std::vector<SequenceSignals> own_signals(signals.begin() + first, signals.begin() + last);
+    const auto sequences = std::span(record.sequences).subspan(begin, per_update);
+    const auto own_signals = std::span(signals).subspan(begin, per_update);
     record.learning_rate =
         run_.config.policy.optimizer.kwargs.lr *
         lr_factor(run_.config.policy.scheduler, parts_.optimizer.num_steps(), total_updates);

@@ -9,7 +9,7 @@ namespace grpo::rl {
 
 namespace {
 
-LossCounts count_tokens(const std::vector<RolloutSequence>& sequences) {
+LossCounts count_tokens(std::span<const RolloutSequence> sequences) {
   LossCounts counts{.valid_tokens = 0,
                     .valid_sequences = static_cast<double>(sequences.size()),
                     .positive_tokens = 0,
@@ -31,8 +31,8 @@ struct OwnResults {
 
 OwnResults train_own(const LossConfig& loss_config, const LossCounts& counts,
                      model::Transformer& policy, const std::vector<MicroBatch>& micro_batches,
-                     const std::vector<RolloutSequence>& sequences,
-                     const std::vector<SequenceSignals>& signals, const UpdateOptions& options,
+                     std::span<const RolloutSequence> sequences,
+                     std::span<const SequenceSignals> signals, const UpdateOptions& options,
                      OpContext& ctx) {
   OwnResults own;
   for (const MicroBatch& micro_batch : micro_batches) {
@@ -57,7 +57,7 @@ OwnResults train_own(const LossConfig& loss_config, const LossCounts& counts,
 }
 
 // Sums in the sequences' own order, so that no layout changes a bit.
-void merge_results(const OwnResults& own, const std::vector<RolloutSequence>& sequences,
+void merge_results(const OwnResults& own, std::span<const RolloutSequence> sequences,
                    const LossConfig& loss, Communicator& data, UpdateResult& result) {
   const auto indices = parallel::all_gather_vector(data, own.indices);
   const auto sums = parallel::all_gather_vector(data, own.sums);
@@ -83,9 +83,9 @@ void merge_results(const OwnResults& own, const std::vector<RolloutSequence>& se
 
 UpdateResult update_policy(const LossConfig& loss, model::Transformer& policy,
                            parallel::ShardedParameterStore& store, Optimizer& optimizer,
-                           const std::vector<RolloutSequence>& sequences,
-                           const std::vector<SequenceSignals>& signals,
-                           const UpdateOptions& options, OpContext& ctx) {
+                           std::span<const RolloutSequence> sequences,
+                           std::span<const SequenceSignals> signals, const UpdateOptions& options,
+                           OpContext& ctx) {
   UpdateResult result;
   result.counts = count_tokens(sequences);
   std::vector<int64_t> lengths;

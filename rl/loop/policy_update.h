@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "model/transformer.h"
@@ -34,8 +35,8 @@ struct UpdateResult {
 // finite.
 UpdateResult update_policy(const LossConfig& loss, model::Transformer& policy,
                            parallel::ShardedParameterStore& store, Optimizer& optimizer,
-                           const std::vector<RolloutSequence>& sequences,
-                           const std::vector<SequenceSignals>& signals,
-                           const UpdateOptions& options, OpContext& ctx);
+                           std::span<const RolloutSequence> sequences,
+                           std::span<const SequenceSignals> signals, const UpdateOptions& options,
+                           OpContext& ctx);
 
 }  // namespace grpo::rl

@@ -36,7 +36,7 @@ struct OwnScores {
 };
 
 OwnScores score_own(model::Transformer& transformer, const std::vector<MicroBatch>& micro_batches,
-                    const std::vector<RolloutSequence>& sequences, const ScorerOptions& options,
+                    std::span<const RolloutSequence> sequences, const ScorerOptions& options,
                     OpContext& ctx) {
   OwnScores own;
   for (const MicroBatch& micro_batch : micro_batches) {
@@ -65,7 +65,7 @@ OwnScores score_own(model::Transformer& transformer, const std::vector<MicroBatc
 
 SequenceLogprobs score_sequences(model::Transformer& transformer,
                                  const parallel::ProcessGroups& groups,
-                                 const std::vector<RolloutSequence>& sequences,
+                                 std::span<const RolloutSequence> sequences,
                                  const ScorerOptions& options, OpContext& ctx) {
   std::vector<int64_t> lengths;
   lengths.reserve(sequences.size());

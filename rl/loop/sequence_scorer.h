@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "model/transformer.h"
@@ -26,7 +27,7 @@ struct ScorerOptions {
 // Collective over groups.data; every rank receives every sequence's values.
 SequenceLogprobs score_sequences(model::Transformer& transformer,
                                  const parallel::ProcessGroups& groups,
-                                 const std::vector<RolloutSequence>& sequences,
+                                 std::span<const RolloutSequence> sequences,
                                  const ScorerOptions& options, OpContext& ctx);
 
 // A micro-batch as the model takes it; an empty one becomes a single token that predicts nothing,
