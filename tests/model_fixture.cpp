@@ -55,6 +55,14 @@ TestModel::TestModel(RankContext& rank, const model::ModelConfig& model_config,
           {.max_positions = config.max_position_embeddings, .head_chunk_rows = head_chunk_rows},
           rank.allocator) {}
 
+int num_reads(const UseSchedule& schedule, ParameterId parameter) {
+  int count = 0;
+  for (const ParameterUse& use : schedule.uses()) {
+    if (use.parameter == parameter && use.reads_weight) ++count;
+  }
+  return count;
+}
+
 void for_each_region(
     const parallel::ShardedParameterStore& store,
     const std::function<void(ParameterId, const LogicalTensor&, const parallel::ShardRegion&,

@@ -59,6 +59,9 @@ std::vector<float> logits_of(TestModel& model, const std::vector<int32_t>& token
 // Random weights with norms and biases that are not 1 and 0, the same for every layout.
 void fill_lively(parallel::ShardedParameterStore& store, uint64_t seed);
 
+// How often a pass reads a parameter.
+int num_reads(const UseSchedule& schedule, ParameterId parameter);
+
 // Calls visit(parameter, part, region, shard) for every region of this rank's shards.
 void for_each_region(const parallel::ShardedParameterStore& store,
                      const std::function<void(ParameterId, const LogicalTensor&,

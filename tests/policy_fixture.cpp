@@ -74,7 +74,7 @@ parallel::GtpCounters expected_counters(const parallel::ShardedParameterStore& s
     const auto id = static_cast<ParameterId>(i);
     if (store.specs()[i].gtp == GtpPlacement::kReplicated) continue;
     const int64_t elements = store.layout(id).padded_rows * store.layout(id).cols;
-    const int64_t reads = num_passes * schedule.num_reads(id);
+    const int64_t reads = num_passes * num_reads(schedule, id);
     const int64_t scatters = schedule.num_contributions(id) > 0 ? num_passes : 0;
     counters.gathers += reads;
     counters.gathered_bytes +=
