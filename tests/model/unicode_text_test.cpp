@@ -41,6 +41,17 @@ TEST(UnicodeText, IllFormedBytesAreReplacedByLongestPrefixes) {
   EXPECT_EQ(replace_invalid_utf8("ok\xf0\x9f\x99"), std::string("ok") + kReplacement);
 }
 
+// A text may end there, but no byte that follows could make a character of it.
+TEST(UnicodeText, NoTextEndsInsideWhatBeginsNoCharacter) {
+  for (const char* text :
+       {"\x80", "\xbf", "\xc0", "\xc1", "\xf5", "\xff", "\xed\xa0", "\xf4\x90"}) {
+    const int first = static_cast<unsigned char>(text[0]);
+    EXPECT_EQ(utf8_step(text, 0).status, Utf8Status::kInvalid) << first;
+    EXPECT_EQ(utf8_step(text, 0).length, 1u) << first;
+    EXPECT_EQ(code_point_at(text, 0), U'\uFFFD') << first;
+  }
+}
+
 TEST(UnicodeText, CheckNamesTheFirstBadByte) {
   check_utf8("gr\xc3\xbc\xc3\x9f \xf0\x9f\x99\x82");
   expect_parts(message_of<DataError>([] { check_utf8("ab\xffz\xfe"); }), {"byte 0xff at offset 2"});
