@@ -7,6 +7,13 @@
 
 namespace grpo::generation {
 
+ops::SamplingFilter GenerationConfig::filter() const {
+  return {.temperature = temperature == 0.0 ? 1.0f : static_cast<float>(temperature),
+          .top_k = static_cast<int32_t>(top_k),
+          .top_p = top_p,
+          .max_kept_ids = static_cast<int32_t>(max_kept_ids)};
+}
+
 void GenerationConfig::visit(ConfigVisitor& visitor) {
   visit_sampling(visitor);
   visitor.field("max_kept_ids", max_kept_ids,

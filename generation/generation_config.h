@@ -25,17 +25,13 @@ struct GenerationConfig {
   int64_t prefill_chunk_tokens = 2048;
   bool enforce_eager = false;
 
+  // The distribution that tokens are drawn from; of temperature 0, which draws none, that of 1.
+  ops::SamplingFilter filter() const;
+
   void visit(ConfigVisitor& visitor);
   // Without the keys of training.
   void visit_sampling(ConfigVisitor& visitor);
   void validate(const ConfigVisitor& visitor) const;
-
-  ops::SamplingFilter filter() const {
-    return {.temperature = static_cast<float>(temperature),
-            .top_k = static_cast<int32_t>(top_k),
-            .top_p = top_p,
-            .max_kept_ids = static_cast<int32_t>(max_kept_ids)};
-  }
 };
 
 // Throws ConfigKeyError unless a KV cache for `num_sequences` decoded together, each of at most

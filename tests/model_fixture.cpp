@@ -55,12 +55,21 @@ TestModel::TestModel(RankContext& rank, const model::ModelConfig& model_config,
           {.max_positions = config.max_position_embeddings, .head_chunk_rows = head_chunk_rows},
           rank.allocator) {}
 
-void for_each_region(const parallel::ShardedParameterStore& store,
-                     const std::function<void(ParameterId, const LogicalTensor&,
-                                              const parallel::Region&, const Tensor&)>& visit) {
+int num_reads(const UseSchedule& schedule, ParameterId parameter) {
+  int count = 0;
+  for (const ParameterUse& use : schedule.uses()) {
+    if (use.parameter == parameter && use.reads_weight) ++count;
+  }
+  return count;
+}
+
+void for_each_region(
+    const parallel::ShardedParameterStore& store,
+    const std::function<void(ParameterId, const LogicalTensor&, const parallel::ShardRegion&,
+                             const Tensor&)>& visit) {
   for (size_t i = 0; i < store.specs().size(); ++i) {
     const auto id = static_cast<ParameterId>(i);
-    for (const parallel::Region& region : store.layout(id).regions) {
+    for (const parallel::ShardRegion& region : store.layout(id).regions) {
       visit(id, store.specs()[i].parts[static_cast<size_t>(region.part)], region, store.shard(id));
     }
   }
@@ -68,7 +77,7 @@ void for_each_region(const parallel::ShardedParameterStore& store,
 
 void fill_lively(parallel::ShardedParameterStore& store, uint64_t seed) {
   for_each_region(store, [&](ParameterId id, const LogicalTensor& part,
-                             const parallel::Region& region, const Tensor& shard) {
+                             const parallel::ShardRegion& region, const Tensor& shard) {
     HostDraft draft(shard.rows(region.stored_row, region.num_rows));
     const Tensor& rows = draft.view();
     const bool is_norm = store.specs()[static_cast<size_t>(id)].init == InitKind::kOnes;
@@ -104,7 +113,7 @@ std::vector<std::pair<std::string, std::vector<float>>> gather_logical(
   }
   const int gtp_rank = store.groups().gtp_remat.rank();
   for_each_region(store, [&](ParameterId id, const LogicalTensor& part,
-                             const parallel::Region& region, const Tensor&) {
+                             const parallel::ShardRegion& region, const Tensor&) {
     const bool replicated = store.specs()[static_cast<size_t>(id)].gtp == GtpPlacement::kReplicated;
     if (replicated && gtp_rank != 0) return;
     const HostCopy copy(source(id));

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "model/ops/matrix_library.h"
+#include "model/device_context.h"
 #include "model/transformer.h"
 #include "parallel/layout/process_groups.h"
 #include "parallel/store/sharded_parameter_store.h"
@@ -17,16 +17,13 @@
 namespace grpo::testing {
 
 // Memory and operator context of one rank, on test_device().
-struct RankContext {
-  RankContext() = default;
+struct RankContext : model::DeviceContext {
+  RankContext() : model::DeviceContext(test_device()) {}
   // With the device attached to the world: for ranks that communicate.
-  explicit RankContext(parallel::World& world) : attachment(world.attach_device(allocator)) {}
+  explicit RankContext(parallel::World& world)
+      : model::DeviceContext(test_device()), attachment(world.attach_device(allocator)) {}
 
-  Allocator allocator{test_device()};
   std::unique_ptr<parallel::DeviceAttachment> attachment;
-  Workspace workspace{allocator};
-  MatrixLibrary matrix_library{allocator.device()};
-  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library};
 };
 
 // Every axis a group of one.
@@ -62,10 +59,13 @@ std::vector<float> logits_of(TestModel& model, const std::vector<int32_t>& token
 // Random weights with norms and biases that are not 1 and 0, the same for every layout.
 void fill_lively(parallel::ShardedParameterStore& store, uint64_t seed);
 
+// How often a pass reads a parameter.
+int num_reads(const UseSchedule& schedule, ParameterId parameter);
+
 // Calls visit(parameter, part, region, shard) for every region of this rank's shards.
 void for_each_region(const parallel::ShardedParameterStore& store,
                      const std::function<void(ParameterId, const LogicalTensor&,
-                                              const parallel::Region&, const Tensor&)>& visit);
+                                              const parallel::ShardRegion&, const Tensor&)>& visit);
 
 // A float32 value of a logical tensor by its place; written into a map for comparison between
 // layouts: name -> row-major values, gathered over the store's gtp_remat group. `source` picks

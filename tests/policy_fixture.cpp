@@ -74,7 +74,7 @@ parallel::GtpCounters expected_counters(const parallel::ShardedParameterStore& s
     const auto id = static_cast<ParameterId>(i);
     if (store.specs()[i].gtp == GtpPlacement::kReplicated) continue;
     const int64_t elements = store.layout(id).padded_rows * store.layout(id).cols;
-    const int64_t reads = num_passes * schedule.num_reads(id);
+    const int64_t reads = num_passes * num_reads(schedule, id);
     const int64_t scatters = schedule.num_contributions(id) > 0 ? num_passes : 0;
     counters.gathers += reads;
     counters.gathered_bytes +=
@@ -125,7 +125,7 @@ void LogicalValues::add(const parallel::ShardedParameterStore& store,
                         const std::function<Tensor(ParameterId)>& source) {
   const std::lock_guard lock(mutex_);
   for_each_region(store, [&](ParameterId id, const LogicalTensor& part,
-                             const parallel::Region& region, const Tensor&) {
+                             const parallel::ShardRegion& region, const Tensor&) {
     const size_t place = place_of(part.name);
     const HostCopy copy(source(id));
     const Tensor& tensor = copy.view();

@@ -53,6 +53,7 @@ THIRD_PARTY = {
     "gloo": re.compile(r"^gloo/"),
     "nccl": re.compile(r"^nccl\.h$"),
     "cublasLt": re.compile(r"^cublasLt\.h$"),
+    "xxhash": re.compile(r"^xxhash\.h$"),
     "cudnn_frontend": re.compile(r"^cudnn_frontend"),
 }
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|curand|cub/|thrust/|cooperative_groups|nvtx|mma\.h)")

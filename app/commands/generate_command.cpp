@@ -11,12 +11,12 @@
 #include "app/text/text_file.h"
 #include "app/text/token_lines.h"
 #include "generation/engine.h"
+#include "model/device_context.h"
 #include "model/files/json_text.h"
-#include "model/ops/matrix_library.h"
 #include "parallel/checkpoint/weights_io.h"
 #include "parallel/comm/host_collectives.h"
 #include "parallel/comm/rank_device.h"
-#include "rl/data/work_division.h"
+#include "rl/data/own_requests.h"
 #include "rl/models/model_source.h"
 
 namespace grpo::app {
@@ -29,11 +29,8 @@ generation::SamplingParams sampling_params(const GenerateOptions& options,
                                            const generation::GenerationConfig& config,
                                            const model::ModelConfig& model,
                                            const model::Tokenizer* tokenizer) {
-  const bool greedy = config.temperature == 0.0;
-  return {.filter = {.temperature = greedy ? 1.0f : static_cast<float>(config.temperature),
-                     .top_k = static_cast<int32_t>(config.top_k),
-                     .top_p = config.top_p},
-          .greedy = greedy,
+  return {.filter = config.filter(),
+          .greedy = config.temperature == 0.0,
           .max_new_tokens = config.max_new_tokens,
           .stop_token_ids = rl::stop_tokens(config, model, tokenizer),
           .ignore_stop = config.ignore_eos,
@@ -55,26 +52,6 @@ std::string completion_line(const generation::Completion& completion,
                      stopped ? "stop" : "length");
 }
 
-// This rank's contiguous share of the (prompt, sample) list.
-std::vector<generation::GenerationRequest> own_requests(
-    const std::vector<std::vector<int32_t>>& prompts, int64_t num_samples,
-    const parallel::World& world) {
-  const auto [begin, end] = rl::contiguous_share(static_cast<int64_t>(prompts.size()) * num_samples,
-                                                 world.size(), world.rank());
-  std::vector<generation::GenerationRequest> requests;
-  for (int64_t i = begin; i < end; ++i) {
-    const int64_t prompt = i / num_samples;
-    if (requests.empty() || requests.back().tag != prompt) {
-      requests.push_back({.tag = prompt,
-                          .draw_index = static_cast<uint64_t>(prompt),
-                          .prompt_tokens = prompts[static_cast<size_t>(prompt)],
-                          .sample_indices = {}});
-    }
-    requests.back().sample_indices.push_back(static_cast<int32_t>(i % num_samples));
-  }
-  return requests;
-}
-
 ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig& config,
                           RankContext& context) {
   context.world.set_phase("generate", 0);
@@ -92,30 +69,29 @@ ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig&
   const generation::GenerationConfig& g = config.policy.generation;
   const int64_t max_tokens = std::min(max_positions, longest + g.max_new_tokens);
 
-  Allocator allocator(
+  model::DeviceContext device(
       parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world)
-          .device);
-  const auto attachment = context.world.attach_device(allocator);
-  Workspace workspace(allocator);
-  MatrixLibrary matrix_library(allocator.device());
-  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library,
-                config.numerics.operators()};
+          .device,
+      config.numerics.operators());
+  const auto attachment = context.world.attach_device(device.allocator);
   const auto parameters = model::make_transformer_parameters(source.config, 0.0f);
   parallel::ShardedParameterStore store(
       "generation", parameters.specs, parallel::make_generation_groups(context.world),
       rl::compute_dtype(g.precision ? g.precision : config.policy.precision, source),
-      parallel::Gradients::kNone, allocator);
+      parallel::Gradients::kNone, device.allocator);
   const parallel::DeviceFailureGuard guard(*attachment);
   parallel::load_weights(store, *source.weights);
   model::Transformer transformer(source.config, parameters, store,
-                                 {.max_positions = max_tokens, .head_chunk_rows = 1}, allocator);
+                                 {.max_positions = max_tokens, .head_chunk_rows = 1},
+                                 device.allocator);
   const auto num_prompts = static_cast<int64_t>(prompts.size());
   if (options.num_samples > kMaxCompletions / num_prompts) {
     throw ConfigError(fmt::format(
         "--num-samples is {} for {} prompts; allowed: {} completions in all, 1 to {}",
         options.num_samples, num_prompts, kMaxCompletions, kMaxCompletions / num_prompts));
   }
-  const auto requests = own_requests(prompts, options.num_samples, context.world);
+  const auto requests = rl::own_requests({prompts.begin(), prompts.end()}, 0, options.num_samples,
+                                         context.world.size(), context.world.rank());
   int64_t num_sequences = 1;
   for (const auto& request : requests) {
     num_sequences += static_cast<int64_t>(request.sample_indices.size());
@@ -127,10 +103,11 @@ ExitCode generate_on_rank(const GenerateOptions& options, const InferenceConfig&
                              .page_size_tokens = g.page_size_tokens,
                              .prefill_chunk_tokens = g.prefill_chunk_tokens,
                              .enforce_eager = g.enforce_eager},
-                            allocator);
+                            device.allocator);
   const auto params = sampling_params(options, g, source.config, tokenizer.get());
   std::string own;
-  for (const auto& completion : engine.generate(requests, params, ctx, [](int64_t, int64_t) {})) {
+  for (const auto& completion :
+       engine.generate(requests, params, device.ctx, [](int64_t, int64_t) {})) {
     own += completion_line(completion, tokenizer.get());
   }
   Communicator& world = store.groups().world.communicator();

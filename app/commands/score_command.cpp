@@ -11,7 +11,7 @@
 #include "app/output/run_lock.h"
 #include "app/text/text_file.h"
 #include "app/text/token_lines.h"
-#include "model/ops/matrix_library.h"
+#include "model/device_context.h"
 #include "parallel/checkpoint/weights_io.h"
 #include "parallel/comm/rank_device.h"
 #include "rl/config/resolve_config.h"
@@ -61,25 +61,24 @@ ExitCode score_on_rank(const ScoreOptions& options, const InferenceConfig& confi
   int64_t longest = 1;
   for (const auto& tokens : lines) longest = std::max(longest, static_cast<int64_t>(tokens.size()));
 
-  Allocator allocator(
+  model::DeviceContext device(
       parallel::choose_device(config.parallel.device, context.environment.local_rank, context.world)
-          .device);
-  const auto attachment = context.world.attach_device(allocator);
-  Workspace workspace(allocator);
-  MatrixLibrary matrix_library(allocator.device());
-  OpContext ctx{allocator.device(), Stream::none(), workspace, &matrix_library,
-                config.numerics.operators()};
+          .device,
+      config.numerics.operators());
+  const auto attachment = context.world.attach_device(device.allocator);
   const auto parameters = model::make_transformer_parameters(source.config, 0.0f);
   parallel::ShardedParameterStore store(
       "policy", parameters.specs,
       parallel::make_training_groups(context.world, mesh, config.parallel.gtp_alignment),
-      rl::compute_dtype(config.policy.precision, source), parallel::Gradients::kNone, allocator);
+      rl::compute_dtype(config.policy.precision, source), parallel::Gradients::kNone,
+      device.allocator);
   const parallel::DeviceFailureGuard guard(*attachment);
   parallel::load_weights(store, *source.weights);
   const rl::SequencePackingConfig& packing = config.policy.sequence_packing;
   model::Transformer transformer(
       source.config, parameters, store,
-      {.max_positions = longest, .head_chunk_rows = packing.logprob_chunk_tokens}, allocator);
+      {.max_positions = longest, .head_chunk_rows = packing.logprob_chunk_tokens},
+      device.allocator);
   std::vector<rl::RolloutSequence> sequences = as_sequences(lines);
   const rl::SequenceLogprobs scores =
       rl::score_sequences(transformer, store.groups(), sequences,
@@ -87,7 +86,7 @@ ExitCode score_on_rank(const ScoreOptions& options, const InferenceConfig& confi
                            .max_tokens = std::max(longest, packing.logprob_mb_tokens),
                            .applies_filter = false,
                            .filter_check = nullptr},
-                          ctx);
+                          device.ctx);
   if (context.world.rank() == 0) write_scores(options.output_path, lines, scores);
   store.groups().world.communicator().barrier();
   return ExitCode::kDone;
@@ -102,9 +101,7 @@ int run_score(const ScoreOptions& options) {
   const RankPlan plan = plan_ranks(options.num_local_ranks, config.parallel,
                                    std::filesystem::absolute(options.output_path).parent_path());
   with_origins(origins, [&] { rl::resolve_mesh(config.parallel, plan.world_size); });
-  const parallel::Mesh mesh(static_cast<int>(config.parallel.tensor),
-                            static_cast<int>(config.parallel.gtp_remat),
-                            static_cast<int>(config.parallel.data));
+  const parallel::Mesh mesh = config.parallel.mesh();
   if (!plan.environment || plan.environment->rank == 0) {
     check_writable("--output: folder",
                    std::filesystem::absolute(options.output_path).parent_path());

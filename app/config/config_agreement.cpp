@@ -38,18 +38,19 @@ std::string path_of(const std::vector<Line>& above, const std::string& key) {
 
 }  // namespace
 
-ConfigDifference first_difference(const std::string& first, const std::string& second) {
+std::optional<ConfigDifference> find_difference(const std::string& first,
+                                                const std::string& second) {
   std::istringstream firsts(first), seconds(second);
   std::vector<Line> above;  // the keys around the current line
   for (std::string a, b;;) {
     const bool has_a = static_cast<bool>(std::getline(firsts, a));
     const bool has_b = static_cast<bool>(std::getline(seconds, b));
-    if (!has_a && !has_b) return {};
+    if (!has_a && !has_b) return std::nullopt;
     if (!has_a) a.clear();
     if (!has_b) b.clear();
     const Line line = parse(has_a ? a : b);
     while (!above.empty() && above.back().indent >= line.indent) above.pop_back();
-    if (a != b) return {path_of(above, line.key), parse(a).value, parse(b).value};
+    if (a != b) return ConfigDifference{path_of(above, line.key), parse(a).value, parse(b).value};
     above.push_back(line);
   }
 }
@@ -60,12 +61,12 @@ void refuse_different_configs(const std::string& own_yaml, Communicator& everyon
     return std::string(reinterpret_cast<const char*>(texts[rank].data()), texts[rank].size());
   };
   for (size_t rank = 1; rank < texts.size(); ++rank) {
-    const ConfigDifference found = first_difference(text_of(0), text_of(rank));
-    if (found.key.empty()) continue;
+    const auto found = find_difference(text_of(0), text_of(rank));
+    if (!found) continue;
     throw ConfigError(fmt::format(
         "{} is '{}' on rank 0 and '{}' on rank {}; allowed: the same config and key=value words on "
         "every rank",
-        found.key, found.first, found.second, rank));
+        found->key, found->first, found->second, rank));
   }
 }
 

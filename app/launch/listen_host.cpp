@@ -11,6 +11,8 @@
 #include <cstring>
 #include <memory>
 
+#include "model/core/file_descriptor.h"
+
 namespace grpo::app {
 namespace {
 
@@ -41,13 +43,12 @@ AddressList resolve(const std::string& host, int socket_type, const char* servic
 std::string address_towards(const std::string& host) {
   const auto target = resolve(host, SOCK_DGRAM, "9");
   if (!target) return "";
-  const int socket = ::socket(target->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (socket < 0) return "";
+  const FileDescriptor socket(::socket(target->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!socket.is_open()) return "";
   sockaddr_storage own{};
   socklen_t size = sizeof(own);
-  const bool is_known = ::connect(socket, target->ai_addr, target->ai_addrlen) == 0 &&
-                        ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) == 0;
-  ::close(socket);
+  const bool is_known = ::connect(socket.get(), target->ai_addr, target->ai_addrlen) == 0 &&
+                        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &size) == 0;
   return is_known ? numeric(reinterpret_cast<sockaddr*>(&own), size) : "";
 }
 

@@ -8,14 +8,11 @@
 
 #include "app/text/gzip.h"
 #include "model/core/errors.h"
+#include "model/files/json_text.h"
 
 namespace grpo::app {
 
 namespace {
-
-std::string json_string(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
 
 std::string json_number(double value) {
   if (std::isnan(value)) return "\"nan\"";
@@ -161,7 +158,7 @@ void RunFiles::write_step(int64_t step, const rl::MetricSet& metrics) {
   std::string line = fmt::format("{{\"step\": {}", step);
   for (const auto& [name, value] : metrics.values()) {
     const std::string number = json_number(value);
-    line += fmt::format(", {}: {}", json_string(name), number);
+    line += fmt::format(", {}: {}", model::json_string(name), number);
     add_to_series(step, name, number);
   }
   metrics_lines_->write_line(line + "}");
@@ -172,7 +169,7 @@ void RunFiles::write_step(int64_t step, const rl::MetricSet& metrics) {
 std::string RunFiles::metrics_json() const {
   std::string text = "{";
   for (const std::string& name : names_) {
-    text += fmt::format("{}\n  {}: {{{}}}", text.size() == 1 ? "" : ",", json_string(name),
+    text += fmt::format("{}\n  {}: {{{}}}", text.size() == 1 ? "" : ",", model::json_string(name),
                         series_.at(name));
   }
   return text + "\n}\n";

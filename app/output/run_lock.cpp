@@ -51,35 +51,28 @@ bool write_all(int descriptor, const std::string& text) {
 RunLock::RunLock(const std::string& key, const std::filesystem::path& folder) {
   make_folder(key, folder);
   const std::filesystem::path path = folder / kLockFile;
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-  if (descriptor_ < 0) fail(key, folder, "cannot be written", errno);
-  is_held_ = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+  file_ = FileDescriptor::open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK);
+  if (!file_.is_open()) fail(key, folder, "cannot be written", errno);
+  is_held_ = ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0;
   const int error = errno;
   if (!is_held_ && error == EWOULDBLOCK) {
-    const std::string who = holder(descriptor_);
-    ::close(descriptor_);
     throw ConfigError(fmt::format(
         "{} {} is in use by another run ({}); allowed: another folder, or this one when that "
         "run has ended",
-        key, folder.string(), who));
+        key, folder.string(), holder(file_.get())));
   }
-  if (!write_all(descriptor_, this_process() + "\n")) {
-    const int write_error = errno;
-    ::close(descriptor_);
-    fail(key, folder, "cannot be written", write_error);
+  if (!write_all(file_.get(), this_process() + "\n")) {
+    fail(key, folder, "cannot be written", errno);
   }
 }
-
-RunLock::~RunLock() { ::close(descriptor_); }
 
 void check_writable(const std::string& key, const std::filesystem::path& folder) {
   make_folder(key, folder);
   const std::filesystem::path path = folder / fmt::format(".probe-{}", ::getpid());
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor < 0) fail(key, folder, "cannot be written", errno);
-  const bool is_written = write_all(descriptor, this_process()) && ::fsync(descriptor) == 0;
+  const FileDescriptor file = FileDescriptor::open(path, O_WRONLY | O_CREAT | O_EXCL);
+  if (!file.is_open()) fail(key, folder, "cannot be written", errno);
+  const bool is_written = write_all(file.get(), this_process()) && ::fsync(file.get()) == 0;
   const int error = errno;
-  ::close(descriptor);
   ::unlink(path.c_str());
   if (!is_written) fail(key, folder, "cannot be written", error);
 }

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <string>
 
+#include "model/core/file_descriptor.h"
+
 namespace grpo::app {
 
 // Held by world rank 0 for the run's life; the system lets go of it when the process ends, however
@@ -14,15 +16,12 @@ class RunLock {
   // ConfigError when another run holds the lock, DataError when the folder cannot be made or
   // written.
   RunLock(const std::string& key, const std::filesystem::path& folder);
-  ~RunLock();
-  RunLock(const RunLock&) = delete;
-  RunLock& operator=(const RunLock&) = delete;
 
   // False on a file system without locks: then nothing tells two runs apart.
   bool is_held() const { return is_held_; }
 
  private:
-  int descriptor_ = -1;
+  FileDescriptor file_;
   bool is_held_ = false;
 };
 

@@ -33,7 +33,7 @@ std::string printable(const std::string& text, size_t longest) {
     if (step.status == model::Utf8Status::kIncomplete) step.length = text.size() - position;
     const std::string bytes = text.substr(position, step.length);
     const bool is_plain = step.status == model::Utf8Status::kValid &&
-                          !is_control(model::code_point_at(text, position, step.length));
+                          !is_control(model::code_point_at(text, position));
     out += is_plain ? bytes : escaped_bytes(bytes);
     position += step.length;
   }

@@ -21,24 +21,21 @@ namespace {
 }  // namespace
 
 LineFile::LineFile(std::filesystem::path path)
-    : path_(std::move(path)),
-      descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
-  if (descriptor_ < 0) fail(path_, "opened");
-  num_bytes_ = ::lseek(descriptor_, 0, SEEK_END);
+    : path_(std::move(path)), file_(FileDescriptor::open(path_, O_WRONLY | O_CREAT | O_APPEND)) {
+  if (!file_.is_open()) fail(path_, "opened");
+  num_bytes_ = ::lseek(file_.get(), 0, SEEK_END);
 }
-
-LineFile::~LineFile() { ::close(descriptor_); }
 
 void LineFile::write_line(const std::string& line) {
   const std::string text = line + "\n";
   size_t written = 0;
   while (written < text.size()) {
-    const ssize_t count = ::write(descriptor_, text.data() + written, text.size() - written);
+    const ssize_t count = ::write(file_.get(), text.data() + written, text.size() - written);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
       const int error = errno;
       // Nothing more can be done where even this fails; a resumed run drops half a last line.
-      [[maybe_unused]] const int ignored = ::ftruncate(descriptor_, num_bytes_);
+      [[maybe_unused]] const int ignored = ::ftruncate(file_.get(), num_bytes_);
       errno = error;
       fail(path_, "written");
     }
@@ -49,7 +46,7 @@ void LineFile::write_line(const std::string& line) {
 
 void LineFile::sync() const {
   // EINVAL: a file that cannot be synced, as a pipe.
-  if (::fsync(descriptor_) != 0 && errno != EINVAL) fail(path_, "written");
+  if (::fsync(file_.get()) != 0 && errno != EINVAL) fail(path_, "written");
 }
 
 void write_standard_output(const std::string& text) {

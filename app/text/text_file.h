@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <string>
 
+#include "model/core/file_descriptor.h"
+
 namespace grpo::app {
 
 // Appends lines; each is handed to the kernel before write_line returns. One thread. Throws
@@ -14,9 +16,6 @@ namespace grpo::app {
 class LineFile {
  public:
   explicit LineFile(std::filesystem::path path);
-  ~LineFile();
-  LineFile(const LineFile&) = delete;
-  LineFile& operator=(const LineFile&) = delete;
 
   void write_line(const std::string& line);
   // The lines so far survive a loss of power.
@@ -25,7 +24,7 @@ class LineFile {
 
  private:
   std::filesystem::path path_;
-  int descriptor_;
+  FileDescriptor file_;
   int64_t num_bytes_ = 0;  // whole lines
 };
 

@@ -124,11 +124,6 @@ size_t Allocator::live_bytes() const {
   return live_bytes_;
 }
 
-OwnerBytes Allocator::live_bytes_by_name() const {
-  std::lock_guard lock(mutex_);
-  return live_by_name_;
-}
-
 std::map<std::string, PhasePeak> Allocator::peaks() const {
   std::lock_guard lock(mutex_);
   return peak_by_phase_;

@@ -83,7 +83,6 @@ class Allocator {
   // Starts a phase of the memory report ("generation", "policy_training", ...).
   void set_phase(const std::string& phase);
   size_t live_bytes() const;
-  OwnerBytes live_bytes_by_name() const;
   std::map<std::string, PhasePeak> peaks() const;  // by phase
   std::map<std::string, size_t> peak_bytes_by_phase() const;
 

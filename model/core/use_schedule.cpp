@@ -10,10 +10,4 @@ int UseSchedule::num_contributions(ParameterId parameter) const {
   }));
 }
 
-int UseSchedule::num_reads(ParameterId parameter) const {
-  return static_cast<int>(std::count_if(uses_.begin(), uses_.end(), [&](const ParameterUse& use) {
-    return use.parameter == parameter && use.reads_weight;
-  }));
-}
-
 }  // namespace grpo

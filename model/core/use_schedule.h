@@ -27,8 +27,6 @@ class UseSchedule {
   const std::vector<ParameterUse>& uses() const { return uses_; }
   // How many gradient contributions a parameter receives in one pass.
   int num_contributions(ParameterId parameter) const;
-  // How often a parameter is read in one pass.
-  int num_reads(ParameterId parameter) const;
 
  private:
   std::vector<ParameterUse> uses_;

@@ -19,18 +19,15 @@ std::atomic<uint64_t> next_temporary_number{0};
 }  // namespace
 
 void sync_folder(const std::filesystem::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) {
+  const FileDescriptor opened = FileDescriptor::open(folder, O_RDONLY | O_DIRECTORY);
+  if (!opened.is_open()) {
     throw DataError(
         fmt::format("{}: cannot open the folder: {}", folder.string(), std::strerror(errno)));
   }
-  const int result = ::fsync(descriptor);
-  const int error = errno;
-  ::close(descriptor);
   // Some file systems cannot sync folders and say EINVAL: there the rename is all there is.
-  if (result != 0 && error != EINVAL) {
+  if (::fsync(opened.get()) != 0 && errno != EINVAL) {
     throw DataError(
-        fmt::format("{}: cannot sync the folder: {}", folder.string(), std::strerror(error)));
+        fmt::format("{}: cannot sync the folder: {}", folder.string(), std::strerror(errno)));
   }
 }
 
@@ -38,9 +35,9 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
   do {
     temporary_name_ = fmt::format("{}.partial-{}-{}", path.string(), ::getpid(),
                                   next_temporary_number.fetch_add(1));
-    descriptor_ = ::open(temporary_name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  } while (descriptor_ < 0 && errno == EEXIST);  // left by a process that was killed
-  if (descriptor_ < 0) {
+    file_ = FileDescriptor::open(temporary_name_, O_WRONLY | O_CREAT | O_EXCL);
+  } while (!file_.is_open() && errno == EEXIST);  // left by a process that was killed
+  if (!file_.is_open()) {
     throw DataError(
         fmt::format("{}: cannot create the file: {}", path.string(), std::strerror(errno)));
   }
@@ -49,10 +46,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
 AtomicFile::~AtomicFile() { discard(); }
 
 void AtomicFile::discard() noexcept {
-  if (descriptor_ >= 0) {
-    ::close(descriptor_);
-    descriptor_ = -1;
-  }
+  file_.close();
   if (!temporary_name_.empty()) {
     ::unlink(temporary_name_.c_str());
     temporary_name_.clear();
@@ -66,10 +60,10 @@ void AtomicFile::fail(const char* action) {
 }
 
 void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
-  CHECK(descriptor_ >= 0, "{} is already closed", path_.string());
+  CHECK(file_.is_open(), "{} is already closed", path_.string());
   while (!bytes.empty()) {
     const ssize_t count =
-        ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+        ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail("write");
     offset += static_cast<uint64_t>(count);
@@ -78,12 +72,10 @@ void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::commit() {
-  CHECK(descriptor_ >= 0, "{} is already closed", path_.string());
-  if (::fsync(descriptor_) != 0) fail("sync");
+  CHECK(file_.is_open(), "{} is already closed", path_.string());
+  if (::fsync(file_.get()) != 0) fail("sync");
   // Network file systems may report a full disk only here.
-  const int closed = ::close(descriptor_);
-  descriptor_ = -1;
-  if (closed != 0) fail("close");
+  if (!file_.close()) fail("close");
   if (std::rename(temporary_name_.c_str(), path_.c_str()) != 0) fail("rename into place");
   temporary_name_.clear();
   sync_folder(path_.has_parent_path() ? path_.parent_path() : ".");

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "model/core/file_descriptor.h"
+
 namespace grpo::model {
 
 // Writes to a temporary name in the same folder; commit() syncs the file, renames it and syncs the
@@ -29,7 +31,7 @@ class AtomicFile {
 
   std::filesystem::path path_;
   std::string temporary_name_;
-  int descriptor_ = -1;
+  FileDescriptor file_;
 };
 
 // Makes what was created, renamed or removed in the folder last. Throws DataError as above.

@@ -2,31 +2,30 @@
 // `xxhsum -H64` prints for a file. It finds damage, not forgery.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 
 namespace grpo::model {
 
-// Bytes in order, in pieces of any size. One thread.
+// Bytes in order, in pieces of any size. One thread. A moved-from checksum is only destroyed.
 class Checksum64 {
  public:
+  Checksum64();
+  ~Checksum64();
+  Checksum64(Checksum64&& other) noexcept;
+
   void add(std::span<const std::byte> bytes);
   uint64_t value() const;  // of all bytes so far
-  uint64_t num_bytes() const { return num_bytes_; }
+  uint64_t num_bytes() const;
 
  private:
-  static constexpr size_t kStripeBytes = 32;
+  struct State;
 
-  void add_stripe(const std::byte* stripe);
-
-  std::array<uint64_t, 4> lanes_ = {0x60EA27EEADC0B5D6u, 0xC2B2AE3D27D4EB4Fu, 0u,
-                                    0x61C8864E7A143579u};  // P1 + P2, P2, 0, -P1
-  std::array<std::byte, kStripeBytes> rest_ = {};
-  uint64_t num_bytes_ = 0;
+  std::unique_ptr<State> state_;
 };
 
 // 16 hexadecimal digits.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "model/core/errors.h"
+#include "model/core/file_descriptor.h"
 #include "model/files/input_file.h"
 
 namespace grpo::model {
@@ -105,14 +106,10 @@ std::string read_whole_file(const std::filesystem::path& path, size_t max_bytes)
     throw DataError(fmt::format("{}: {}", name, *problem));
   }
   // O_NONBLOCK: a file that becomes a pipe now must not hang; regular files ignore it.
-  const int descriptor = ::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) throw DataError(fmt::format("{}: {}", name, std::strerror(errno)));
-  struct Closer {
-    int descriptor;
-    ~Closer() { ::close(descriptor); }
-  } closer{descriptor};
+  const FileDescriptor file = FileDescriptor::open(path, O_RDONLY | O_NONBLOCK);
+  if (!file.is_open()) throw DataError(fmt::format("{}: {}", name, std::strerror(errno)));
   struct stat status {};
-  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     throw DataError(fmt::format("{}: not a regular file", name));
   }
   if (static_cast<uint64_t>(status.st_size) > max_bytes) {
@@ -122,7 +119,7 @@ std::string read_whole_file(const std::filesystem::path& path, size_t max_bytes)
   std::string text(static_cast<size_t>(status.st_size), '\0');
   size_t done = 0;
   while (done < text.size()) {
-    const ssize_t count = ::read(descriptor, text.data() + done, text.size() - done);
+    const ssize_t count = ::read(file.get(), text.data() + done, text.size() - done);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw DataError(fmt::format("{}: {}", name, std::strerror(errno)));
     if (count == 0) break;

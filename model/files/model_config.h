@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/core/config_difference.h"
 #include "model/core/dtype.h"
 
 namespace grpo::model {
@@ -59,11 +60,6 @@ ModelConfig read_model_config(const std::filesystem::path& directory);
 
 // The first field that differs, by its key in config.json, with both values; nullopt for equal
 // ones.
-struct ConfigDifference {
-  std::string key;
-  std::string a;
-  std::string b;
-};
 std::optional<ConfigDifference> find_difference(const ModelConfig& a, const ModelConfig& b);
 
 // Writes config.json in the published spelling, readable by transformers and by read_model_config.

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +13,7 @@
 #include <optional>
 
 #include "model/core/errors.h"
+#include "model/core/file_descriptor.h"
 #include "model/files/input_file.h"
 #include "model/files/json_text.h"
 
@@ -205,25 +205,19 @@ void SafetensorsFile::map_file() {
     throw DataError(fmt::format("{}: {}", name, *problem));
   }
   // O_NONBLOCK: a file that becomes a pipe now must not hang; regular files ignore it.
-  const int descriptor = ::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) throw DataError(fmt::format("{}: {}", name, std::strerror(errno)));
+  const FileDescriptor file = FileDescriptor::open(path_, O_RDONLY | O_NONBLOCK);
+  if (!file.is_open()) throw DataError(fmt::format("{}: {}", name, std::strerror(errno)));
   struct stat status {};
-  const bool is_regular = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+  const bool is_regular = ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode);
   const size_t size = is_regular ? static_cast<size_t>(status.st_size) : 0;
-  void* address = MAP_FAILED;
-  int error = 0;
-  if (size >= kLengthBytes) {
-    address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    error = errno;
-  }
-  ::close(descriptor);
   if (!is_regular) throw DataError(fmt::format("{}: not a regular file", name));
   if (size < kLengthBytes) {
     throw DataError(
         fmt::format("{}: {} bytes, a safetensors file has at least {}", name, size, kLengthBytes));
   }
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED)
-    throw DataError(fmt::format("{}: cannot map: {}", name, std::strerror(error)));
+    throw DataError(fmt::format("{}: cannot map: {}", name, std::strerror(errno)));
   mapping_ = static_cast<const std::byte*>(address);
   mapping_bytes_ = size;
 }

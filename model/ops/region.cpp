@@ -10,7 +10,7 @@ namespace grpo::ops {
 namespace {
 
 void check_region(const OperandChecks& checks, const char* op, const char* operand,
-                  const Region& region) {
+                  const MatrixRegion& region) {
   checks.expect_activation(operand, region.matrix);
   checks.expect_rank(operand, region.matrix, 2);
   CHECK(region.row >= 0 && region.num_rows >= 0 &&

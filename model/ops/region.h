@@ -10,7 +10,7 @@
 
 namespace grpo::ops {
 
-struct Region {
+struct MatrixRegion {
   Tensor matrix;  // [rows, cols]
   int64_t row;    // first of the rectangle
   int64_t col;
@@ -19,8 +19,8 @@ struct Region {
 };
 
 struct RegionCopy {
-  Region destination;
-  Region source;
+  MatrixRegion destination;
+  MatrixRegion source;
 };
 
 // destination = source for each copy, rounded to nearest even where bfloat16 takes float32. Adds to
@@ -38,7 +38,7 @@ struct LogicalPlace {
 };
 
 struct PlacedRegion {
-  Region region;
+  MatrixRegion region;
   LogicalPlace place;
 };
 

@@ -17,18 +17,18 @@ size_t last_character(std::string_view text) {
 bool ends_with_word(std::string_view text) {
   if (text.empty()) return false;
   const size_t position = last_character(text);
-  return is_word(code_point_at(text, position, text.size() - position));
+  return is_word(code_point_at(text, position));
 }
 
 bool starts_with_word(std::string_view text) {
-  return !text.empty() && is_word(code_point_at(text, 0, utf8_step(text, 0).length));
+  return !text.empty() && is_word(code_point_at(text, 0));
 }
 
 // Where the white space at the end of the text begins.
 size_t trailing_space_start(std::string_view text) {
   while (!text.empty()) {
     const size_t position = last_character(text);
-    if (!is_white_space(code_point_at(text, position, text.size() - position))) break;
+    if (!is_white_space(code_point_at(text, position))) break;
     text = text.substr(0, position);
   }
   return text.size();
@@ -38,7 +38,7 @@ size_t leading_space_length(std::string_view text) {
   size_t position = 0;
   while (position < text.size()) {
     const size_t length = utf8_step(text, position).length;
-    if (!is_white_space(code_point_at(text, position, length))) break;
+    if (!is_white_space(code_point_at(text, position))) break;
     position += length;
   }
   return position;

@@ -44,7 +44,7 @@ std::optional<std::string> byte_level_bytes(std::string_view piece) {
   for (size_t position = 0; position < piece.size();) {
     const Utf8Step step = utf8_step(piece, position);
     if (step.status != Utf8Status::kValid) return std::nullopt;
-    const char32_t character = code_point_at(piece, position, step.length);
+    const char32_t character = code_point_at(piece, position);
     if (character >= kNumCharacters || kAlphabet.byte_of[character] < 0) return std::nullopt;
     bytes.push_back(static_cast<char>(kAlphabet.byte_of[character]));
     position += step.length;

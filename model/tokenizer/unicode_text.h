@@ -24,8 +24,8 @@ struct Utf8Step {
 // Unicode standard's table 3-7: no overlong forms, no surrogates, nothing above U+10FFFF.
 Utf8Step utf8_step(std::string_view text, size_t position);
 
-// The code point of a valid step.
-char32_t code_point_at(std::string_view text, size_t position, size_t length);
+// The code point of the character that starts at byte `position`; U+FFFD of an ill-formed one.
+char32_t code_point_at(std::string_view text, size_t position);
 void append_utf8(std::string& text, char32_t code_point);
 
 // Throws DataError: the first bad byte and its offset.

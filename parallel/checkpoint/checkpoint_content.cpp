@@ -48,7 +48,7 @@ void add_weights(CheckpointContent& content, const std::string& prefix,
     for (const LogicalTensor& part : spec.parts) add_tensor(content, prefix, part, store.dtype());
     const bool held_by_gtp_peers =
         spec.gtp == GtpPlacement::kReplicated && groups.gtp_remat.rank() != 0;
-    for (const Region& region : store.layout(id).regions) {
+    for (const ShardRegion& region : store.layout(id).regions) {
       const LogicalTensor& part = spec.parts[static_cast<size_t>(region.part)];
       CHECK(region.num_cols == part.cols,
             "checkpoints of column cuts come with tensor parallelism");

@@ -19,7 +19,7 @@ template <typename Function>
 void for_each_region(const ShardedParameterStore& store, const Function& function) {
   for (size_t i = 0; i < store.specs().size(); ++i) {
     const auto id = static_cast<ParameterId>(i);
-    for (const Region& region : store.layout(id).regions) {
+    for (const ShardRegion& region : store.layout(id).regions) {
       function(id, store.specs()[i].parts[static_cast<size_t>(region.part)], region);
     }
   }
@@ -36,7 +36,7 @@ void set_element(const Tensor& tensor, int64_t index, float value) {
 // Calls function(begin, end) for ranges of the region's rows, on several threads where there is
 // much to do.
 template <typename Function>
-void for_row_ranges(const Region& region, const Function& function) {
+void for_row_ranges(const ShardRegion& region, const Function& function) {
   constexpr int64_t kElementsPerThread = int64_t{1} << 20;
   const int64_t num_threads =
       std::clamp<int64_t>(region.num_rows * region.num_cols / kElementsPerThread, 1,
@@ -124,7 +124,7 @@ void check_no_unused(const std::vector<ParameterSpec>& specs,
 
 void initialize_random(ShardedParameterStore& store, uint64_t seed) {
   if (store.device().is_rehearsal) return;
-  for_each_region(store, [&](ParameterId id, const LogicalTensor& part, const Region& region) {
+  for_each_region(store, [&](ParameterId id, const LogicalTensor& part, const ShardRegion& region) {
     const ParameterSpec& spec = store.specs()[static_cast<size_t>(id)];
     HostDraft rows(store.shard(id).rows(region.stored_row, region.num_rows));
     const uint64_t stream = hash_name(part.name);
@@ -156,7 +156,7 @@ void check_weights(const std::vector<ParameterSpec>& specs,
 
 void load_weights(ShardedParameterStore& store, const model::WeightsDirectory& weights) {
   check_weights(store.specs(), weights);
-  for_each_region(store, [&](ParameterId id, const LogicalTensor& part, const Region& region) {
+  for_each_region(store, [&](ParameterId id, const LogicalTensor& part, const ShardRegion& region) {
     HostDraft rows(store.shard(id).rows(region.stored_row, region.num_rows));
     const DType file_dtype = weights.find(part.name)->dtype;
     const std::span<const std::byte> bytes = weights.bytes(part.name);
@@ -182,13 +182,13 @@ void save_weights(const ShardedParameterStore& store, const std::filesystem::pat
   CHECK(store.groups().tp.size() == 1 && store.groups().gtp_remat.size() == 1,
         "store '{}' holds a shard, not the whole model", store.name());
   std::vector<model::TensorInfo> infos;
-  for_each_region(store, [&](ParameterId, const LogicalTensor& part, const Region&) {
+  for_each_region(store, [&](ParameterId, const LogicalTensor& part, const ShardRegion&) {
     std::vector<int64_t> shape{part.rows};
     if (!part.is_vector) shape.push_back(part.cols);
     infos.push_back({.name = part.name, .dtype = dtype, .shape = std::move(shape)});
   });
   model::SafetensorsWriter writer(directory / "model.safetensors", infos, {{"format", "pt"}});
-  for_each_region(store, [&](ParameterId id, const LogicalTensor& part, const Region& region) {
+  for_each_region(store, [&](ParameterId id, const LogicalTensor& part, const ShardRegion& region) {
     const Tensor rows = store.shard(id).rows(region.stored_row, region.num_rows);
     std::vector<std::byte> bytes(static_cast<size_t>(rows.num_elements()) *
                                  dtype_size_bytes(dtype));

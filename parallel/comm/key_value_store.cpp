@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "model/core/errors.h"
+#include "model/core/file_descriptor.h"
 
 namespace grpo::parallel {
 namespace {
@@ -36,44 +37,27 @@ class MemoryStore final : public KeyValueStore {
   std::map<std::string, std::string> values_;
 };
 
-// Owns a file descriptor.
-class File {
- public:
-  File(const std::filesystem::path& path, int flags)
-      : descriptor_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {}
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() {
-    if (descriptor_ >= 0) ::close(descriptor_);
+bool write_all(const FileDescriptor& file, const std::string& text) {
+  size_t written = 0;
+  while (written < text.size()) {
+    const ssize_t count = ::write(file.get(), text.data() + written, text.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    written += static_cast<size_t>(count);
   }
+  return true;
+}
 
-  bool is_open() const { return descriptor_ >= 0; }
-
-  bool write_all(const std::string& text) const {
-    size_t written = 0;
-    while (written < text.size()) {
-      const ssize_t count = ::write(descriptor_, text.data() + written, text.size() - written);
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) return false;
-      written += static_cast<size_t>(count);
-    }
-    return true;
+std::string read_all(const FileDescriptor& file) {
+  std::string text;
+  char chunk[4096];
+  for (;;) {
+    const ssize_t count = ::read(file.get(), chunk, sizeof(chunk));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return text;
+    text.append(chunk, static_cast<size_t>(count));
   }
-
-  std::string read_all() const {
-    std::string text;
-    char chunk[4096];
-    for (;;) {
-      const ssize_t count = ::read(descriptor_, chunk, sizeof(chunk));
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) return text;
-      text.append(chunk, static_cast<size_t>(count));
-    }
-  }
-
- private:
-  int descriptor_;
-};
+}
 
 class FileStore final : public KeyValueStore {
  public:
@@ -98,8 +82,8 @@ class FileStore final : public KeyValueStore {
   bool set_if_absent(const std::string& key, const std::string& value) override {
     const auto temporary = unique_temporary();
     {
-      const File file(temporary, O_WRONLY | O_CREAT | O_EXCL);
-      if (!file.is_open() || !file.write_all(value)) fail("write", temporary);
+      const FileDescriptor file = FileDescriptor::open(temporary, O_WRONLY | O_CREAT | O_EXCL);
+      if (!file.is_open() || !write_all(file, value)) fail("write", temporary);
     }
     const bool linked = ::link(temporary.c_str(), path_of(key).c_str()) == 0;
     const int link_error = errno;
@@ -119,9 +103,9 @@ class FileStore final : public KeyValueStore {
     const auto path = path_of(key);
     // Opening the folder makes a network file system ask its server again, so that a "no such file"
     // remembered from an earlier look does not last.
-    const File folder(folder_, O_RDONLY | O_DIRECTORY);
-    const File file(path, O_RDONLY);
-    if (file.is_open()) return file.read_all();
+    const FileDescriptor folder = FileDescriptor::open(folder_, O_RDONLY | O_DIRECTORY);
+    const FileDescriptor file = FileDescriptor::open(path, O_RDONLY);
+    if (file.is_open()) return read_all(file);
     if (errno == ENOENT || errno == ESTALE) return std::nullopt;
     fail("read", path);
   }

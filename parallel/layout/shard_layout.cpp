@@ -38,8 +38,8 @@ int64_t tp_local_rows(const ParameterSpec& spec, int tp_size) {
 
 }  // namespace
 
-std::vector<Region> tp_local_regions(const ParameterSpec& spec, int tp_size, int tp_rank) {
-  std::vector<Region> regions;
+std::vector<ShardRegion> tp_local_regions(const ParameterSpec& spec, int tp_size, int tp_rank) {
+  std::vector<ShardRegion> regions;
   int64_t stored_row = 0;
   for (size_t i = 0; i < spec.parts.size(); ++i) {
     const LogicalTensor& part = spec.parts[i];
@@ -49,12 +49,12 @@ std::vector<Region> tp_local_regions(const ParameterSpec& spec, int tp_size, int
     const int64_t num_cols = spec.tp_cut == TpCut::kColumns
                                  ? divide_exactly(part.cols, tp_size, part.name, "columns")
                                  : part.cols;
-    Region region{.part = static_cast<int>(i),
-                  .logical_row = logical_row,
-                  .logical_col = spec.tp_cut == TpCut::kColumns ? num_cols * tp_rank : 0,
-                  .num_rows = std::min(rows, part.rows - logical_row),
-                  .num_cols = num_cols,
-                  .stored_row = stored_row};
+    ShardRegion region{.part = static_cast<int>(i),
+                       .logical_row = logical_row,
+                       .logical_col = spec.tp_cut == TpCut::kColumns ? num_cols * tp_rank : 0,
+                       .num_rows = std::min(rows, part.rows - logical_row),
+                       .num_cols = num_cols,
+                       .stored_row = stored_row};
     if (region.num_rows > 0) regions.push_back(region);
     stored_row += rows;
   }
@@ -66,7 +66,7 @@ ShardLayout compute_shard_layout(const ParameterSpec& spec, const ShardCoordinat
             c.gtp_alignment >= 1,
         "tp {}/{}, gtp {}/{}, alignment {}", c.tp_rank, c.tp_size, c.gtp_rank, c.gtp_size,
         c.gtp_alignment);
-  const std::vector<Region> whole = tp_local_regions(spec, c.tp_size, c.tp_rank);
+  const std::vector<ShardRegion> whole = tp_local_regions(spec, c.tp_size, c.tp_rank);
   ShardLayout layout;
   layout.tp_rows = tp_local_rows(spec, c.tp_size);
   layout.cols = whole.empty() ? spec.cols() : whole.front().num_cols;
@@ -81,11 +81,11 @@ ShardLayout compute_shard_layout(const ParameterSpec& spec, const ShardCoordinat
   layout.shard_rows = layout.padded_rows / c.gtp_size;
   const int64_t begin = layout.shard_rows * c.gtp_rank;
   const int64_t end = begin + layout.shard_rows;
-  for (const Region& region : whole) {
+  for (const ShardRegion& region : whole) {
     const int64_t first = std::max(region.stored_row, begin);
     const int64_t last = std::min(region.stored_row + region.num_rows, end);
     if (first >= last) continue;
-    Region cut = region;
+    ShardRegion cut = region;
     cut.logical_row += first - region.stored_row;
     cut.num_rows = last - first;
     cut.stored_row = first - begin;

@@ -20,7 +20,7 @@ struct ShardCoordinate {
 
 // A rectangle of one logical tensor and its place in a rank's storage. Rows that no region covers
 // are padding.
-struct Region {
+struct ShardRegion {
   int part;             // index into ParameterSpec::parts
   int64_t logical_row;  // first row in the logical tensor
   int64_t logical_col;
@@ -28,7 +28,7 @@ struct Region {
   int64_t num_cols;    // always the storage's full width
   int64_t stored_row;  // first row in the rank's shard
 
-  friend bool operator==(const Region&, const Region&) = default;
+  friend bool operator==(const ShardRegion&, const ShardRegion&) = default;
 };
 
 struct ShardLayout {
@@ -37,7 +37,7 @@ struct ShardLayout {
                         // replicated)
   int64_t shard_rows;   // rows stored on a rank
   int64_t cols;         // columns stored
-  std::vector<Region> regions;  // what this rank's shard holds, ascending in stored_row
+  std::vector<ShardRegion> regions;  // what this rank's shard holds, ascending in stored_row
 
   int64_t num_elements() const { return shard_rows * cols; }
 };
@@ -47,6 +47,6 @@ ShardLayout compute_shard_layout(const ParameterSpec& spec, const ShardCoordinat
 
 // The regions of the whole TP-local parameter, as gathered (stored_row counts from the gathered
 // start).
-std::vector<Region> tp_local_regions(const ParameterSpec& spec, int tp_size, int tp_rank);
+std::vector<ShardRegion> tp_local_regions(const ParameterSpec& spec, int tp_size, int tp_rank);
 
 }  // namespace grpo::parallel

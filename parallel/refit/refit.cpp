@@ -58,7 +58,7 @@ class Staging {
   }
 
   // The next task's rectangle in a peer's buffer.
-  ops::Region next(int peer, const TransferTask& task) {
+  ops::MatrixRegion next(int peer, const TransferTask& task) {
     const auto p = static_cast<size_t>(peer);
     const Tensor place = buffers_[p].view().rows(used_[p], task.num_elements());
     used_[p] += task.num_elements();
@@ -159,7 +159,7 @@ class RefitExecution {
   bool is_from_me(const TransferTask& task) const { return task.source_rank == world_.rank(); }
   bool is_to_me(const TransferTask& task) const { return task.destination_rank == world_.rank(); }
 
-  ops::Region source_region(const TransferTask& task) const {
+  ops::MatrixRegion source_region(const TransferTask& task) const {
     return {.matrix = source_.shard(task.source_parameter),
             .row = task.source_row,
             .col = task.source_col,
@@ -168,7 +168,7 @@ class RefitExecution {
   }
 
   // Where a task goes in the generation model; counts its bytes.
-  ops::Region place_of(const TransferTask& task) {
+  ops::MatrixRegion place_of(const TransferTask& task) {
     bytes_ += task.num_elements() * size_of(destination_.dtype());
     return {.matrix = destination_.shard(task.destination_parameter),
             .row = task.destination_row,

@@ -52,7 +52,7 @@ uint64_t layout_hash(const std::vector<ParameterSpec>& specs, const ShardCoordin
   for (const ParameterSpec& spec : specs) {
     const ShardLayout layout = compute_shard_layout(spec, coordinate);
     hash.mix_all({layout.shard_rows, layout.cols});
-    for (const Region& region : layout.regions) {
+    for (const ShardRegion& region : layout.regions) {
       hash.mix(hash_name(spec.parts[static_cast<size_t>(region.part)].name));
       hash.mix_all({region.logical_row, region.logical_col, region.num_rows, region.num_cols,
                     region.stored_row});
@@ -67,12 +67,12 @@ namespace {
 struct Placed {
   int rank;
   ParameterId parameter;
-  Region region;
+  ShardRegion region;
 };
 
 using LogicalRectangle = std::tuple<int64_t, int64_t, int64_t, int64_t>;  // row, col, rows, cols
 
-LogicalRectangle rectangle_of(const Region& r) {
+LogicalRectangle rectangle_of(const ShardRegion& r) {
   return {r.logical_row, r.logical_col, r.num_rows, r.num_cols};
 }
 
@@ -90,7 +90,7 @@ std::map<std::string, TensorPlacement> place_tensors(const RefitSide& side) {
     for (const LogicalTensor& part : spec.parts) tensors[part.name].tensor = part;
     for (size_t rank = 0; rank < side.coordinates.size(); ++rank) {
       const ShardLayout layout = compute_shard_layout(spec, side.coordinates[rank]);
-      for (const Region& region : layout.regions) {
+      for (const ShardRegion& region : layout.regions) {
         const LogicalTensor& part = spec.parts[static_cast<size_t>(region.part)];
         tensors[part.name].rectangles[rectangle_of(region)].push_back(
             {static_cast<int>(rank), static_cast<ParameterId>(i), region});
@@ -186,8 +186,8 @@ class RefitPlan::Builder {
   }
 
   int64_t add_intersection(const Placed& from, const Placed& to) {
-    const Region& s = from.region;
-    const Region& d = to.region;
+    const ShardRegion& s = from.region;
+    const ShardRegion& d = to.region;
     const int64_t row = std::max(s.logical_row, d.logical_row);
     const int64_t row_end = std::min(s.logical_row + s.num_rows, d.logical_row + d.num_rows);
     const int64_t col = std::max(s.logical_col, d.logical_col);
@@ -215,7 +215,7 @@ class RefitPlan::Builder {
   void add_fingerprints(uint64_t tensor_key, const TensorPlacement& source,
                         const TensorPlacement& destination) {
     const auto region_of = [&](const Placed& placed) {
-      const Region& r = placed.region;
+      const ShardRegion& r = placed.region;
       return FingerprintRegion{placed.parameter, tensor_key,    r.stored_row, 0,
                                r.logical_row,    r.logical_col, r.num_rows,   r.num_cols};
     };

@@ -61,13 +61,14 @@ void ShardedParameterStore::place_parameters(Allocator& allocator, Gradients gra
 
 void ShardedParameterStore::build_owned_spans() {
   for (size_t i = 0; i < specs_.size(); ++i) {
-    for (const Region& region : entries_[i].layout.regions) {
+    for (const ShardRegion& region : entries_[i].layout.regions) {
       append_spans(entries_[i], static_cast<ParameterId>(i), region);
     }
   }
 }
 
-void ShardedParameterStore::append_spans(const Entry& entry, ParameterId id, const Region& region) {
+void ShardedParameterStore::append_spans(const Entry& entry, ParameterId id,
+                                         const ShardRegion& region) {
   const Arena& arena = *entry.arena;
   const ParameterSpec& spec = specs_[static_cast<size_t>(id)];
   const int64_t owned_begin = arena.chunk_elements * groups_.dp.rank();

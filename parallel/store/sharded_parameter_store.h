@@ -110,7 +110,7 @@ class ShardedParameterStore : public ParameterStore {
 
   void place_parameters(Allocator& allocator, Gradients gradients);
   void build_owned_spans();
-  void append_spans(const Entry& entry, ParameterId id, const Region& region);
+  void append_spans(const Entry& entry, ParameterId id, const ShardRegion& region);
 
   std::string name_;
   std::vector<ParameterSpec> specs_;

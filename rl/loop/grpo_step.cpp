@@ -1,5 +1,6 @@
 #include "rl/loop/grpo_step.h"
 
+#include <span>
 #include <utility>
 
 #include "parallel/comm/host_collectives.h"
@@ -16,10 +17,7 @@ int64_t GrpoStep::updates_per_step() const {
          run_.config.policy.train_global_batch_size;
 }
 
-ops::SamplingFilter GrpoStep::filter() const {
-  const generation::GenerationConfig& g = run_.config.policy.generation;
-  return g.filter();
-}
+ops::SamplingFilter GrpoStep::filter() const { return run_.config.policy.generation.filter(); }
 
 generation::SamplingParams GrpoStep::sampling_params(generation::DrawSplit split) const {
   const generation::GenerationConfig& g = run_.config.policy.generation;

@@ -107,7 +107,6 @@ std::vector<LossSums> PolicyLoss::sequence_sums() const {
 void NllLoss::evaluate(int64_t, int64_t, const model::LogprobValues& logprobs,
                        const model::LogprobGradientValues& gradients) {
   for (size_t i = 0; i < logprobs.processed.size(); ++i) {
-    loss_ -= static_cast<double>(logprobs.processed[i]) / num_tokens_;
     gradients.dprocessed[i] = static_cast<float>(-1.0 / num_tokens_);
     gradients.dunfiltered[i] = 0.0f;
   }

@@ -52,7 +52,7 @@ class PolicyLoss : public model::TokenLoss {
   std::vector<float> unfiltered_;  // [R]
 };
 
-// Negative log-likelihood of the targets, summed and divided by `num_tokens`.
+// The gradients of the targets' negative log-likelihood, summed and divided by `num_tokens`.
 class NllLoss : public model::TokenLoss {
  public:
   explicit NllLoss(double num_tokens) : num_tokens_(num_tokens) {}
@@ -60,13 +60,11 @@ class NllLoss : public model::TokenLoss {
   bool is_token_local() const override { return true; }
   void evaluate(int64_t begin, int64_t end, const model::LogprobValues& logprobs,
                 const model::LogprobGradientValues& gradients) override;
-  double loss() const { return loss_; }
   // Of all rows, after the pass.
   const std::vector<float>& logprobs() const { return logprobs_; }
 
  private:
   double num_tokens_;
-  double loss_ = 0;
   std::vector<float> logprobs_;
 };
 

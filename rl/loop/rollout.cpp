@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "parallel/comm/host_collectives.h"
-#include "rl/data/work_division.h"
+#include "rl/data/own_requests.h"
 #include "rl/loop/rollout_codec.h"
 
 namespace grpo::rl {
@@ -16,23 +16,6 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 }  // namespace
-
-std::vector<generation::GenerationRequest> Rollout::own_requests(const RolloutPlan& plan) const {
-  const int64_t total = static_cast<int64_t>(plan.prompts.size()) * plan.num_samples;
-  const auto [begin, end] = contiguous_share(total, world_.size(), world_.rank());
-  std::vector<generation::GenerationRequest> requests;
-  for (int64_t i = begin; i < end; ++i) {
-    const int64_t group = i / plan.num_samples;
-    if (requests.empty() || requests.back().tag != group) {
-      requests.push_back({.tag = group,
-                          .draw_index = static_cast<uint64_t>(plan.first_draw_index + group),
-                          .prompt_tokens = plan.prompts[static_cast<size_t>(group)]->prompt_tokens,
-                          .sample_indices = {}});
-    }
-    requests.back().sample_indices.push_back(static_cast<int32_t>(i % plan.num_samples));
-  }
-  return requests;
-}
 
 std::vector<RolloutSequence> Rollout::rewarded(
     const RolloutPlan& plan, std::vector<generation::Completion> completions) const {
@@ -71,8 +54,11 @@ std::vector<RolloutSequence> Rollout::run(const RolloutPlan& plan,
                                           const std::function<void(int64_t, int64_t)>& progress,
                                           Times& times) {
   const auto generation_start = std::chrono::steady_clock::now();
-  std::vector<generation::Completion> completions =
-      engine_.generate(own_requests(plan), params, ctx, progress);
+  std::vector<std::span<const int32_t>> prompts;
+  for (const PromptExample* example : plan.prompts) prompts.emplace_back(example->prompt_tokens);
+  std::vector<generation::Completion> completions = engine_.generate(
+      own_requests(prompts, plan.first_draw_index, plan.num_samples, world_.size(), world_.rank()),
+      params, ctx, progress);
   times.generation_seconds = seconds_since(generation_start);
 
   const auto reward_start = std::chrono::steady_clock::now();

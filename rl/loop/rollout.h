@@ -68,7 +68,6 @@ class Rollout {
                                    Times& times);
 
  private:
-  std::vector<generation::GenerationRequest> own_requests(const RolloutPlan& plan) const;
   std::vector<RolloutSequence> rewarded(const RolloutPlan& plan,
                                         std::vector<generation::Completion> completions) const;
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "model/device_context.h"
 #include "parallel/comm/rehearsal_world.h"
 #include "rl/data/work_division.h"
 #include "rl/models/exactness_probe.h"
@@ -133,23 +134,22 @@ class Rehearsal {
         world_(parallel::make_rehearsal_world(
             rank, static_cast<int>(config.parallel.tensor * config.parallel.gtp_remat *
                                    config.parallel.data))),
-        allocator_(device.rehearsal()),
-        attachment_(world_->attach_device(allocator_)),
-        workspace_(allocator_) {
-    workspace_.reserve(workspace_bytes);
+        device_(device.rehearsal(), config.numerics.operators()),
+        attachment_(world_->attach_device(device_.allocator)) {
+    device_.workspace.reserve(workspace_bytes);
     models_ =
         std::make_unique<PolicyModels>(config, ModelSource{.config = model, .weights = nullptr},
-                                       *world_, allocator_, std::move(refit_plan));
+                                       *world_, device_.allocator, std::move(refit_plan));
   }
 
   // `checkpoint_bytes`: this rank's staging of a checkpoint.
   void run(size_t checkpoint_bytes) {
-    probe_exactness(config_, *models_, ctx_);
+    probe_exactness(config_, *models_, device_.ctx);
     if (config_.warm_start.num_steps > 0) warm_start();
     enter("setup");
     if (config_.needs_reference()) models_->take_reference();
-    optimizer_ =
-        std::make_unique<Optimizer>(config_.policy.optimizer, models_->policy_store(), allocator_);
+    optimizer_ = std::make_unique<Optimizer>(config_.policy.optimizer, models_->policy_store(),
+                                             device_.allocator);
     // What a first step leaves behind, a second one finds.
     for (int64_t step = 0; step < std::min<int64_t>(2, config_.max_num_steps()); ++step) {
       if (config_.is_sft()) {
@@ -161,13 +161,13 @@ class Rehearsal {
       if (!config_.checkpointing.enabled) continue;
       enter("checkpointing");
       if (models_->generates()) models_->refit();
-      const Buffer staging = allocator_.allocate("checkpoint/buckets", checkpoint_bytes);
+      const Buffer staging = device_.allocator.allocate("checkpoint/buckets", checkpoint_bytes);
     }
   }
 
   RankMemoryPlan plan() const {
     RankMemoryPlan plan;
-    const std::map<std::string, PhasePeak> peaks = allocator_.peaks();
+    const std::map<std::string, PhasePeak> peaks = device_.allocator.peaks();
     for (const std::string& phase : phases_) {
       plan.phases.push_back({.phase = phase, .peak = peaks.at(phase)});
       plan.workspace_bytes = std::max(plan.workspace_bytes, peaks.at(phase).workspace.total());
@@ -177,7 +177,7 @@ class Rehearsal {
 
  private:
   void enter(const std::string& phase) {
-    allocator_.set_phase(phase);
+    device_.allocator.set_phase(phase);
     if (std::find(phases_.begin(), phases_.end(), phase) == phases_.end()) phases_.push_back(phase);
   }
 
@@ -227,7 +227,7 @@ class Rehearsal {
 
   void warm_start() {
     enter("warm_start");
-    Optimizer optimizer(config_.policy.optimizer, models_->policy_store(), allocator_);
+    Optimizer optimizer(config_.policy.optimizer, models_->policy_store(), device_.allocator);
     train(optimizer, example_bounds(lengths_), config_.warm_start.global_batch_size, true, false);
     models_->policy_store().drop_idle_buffers();
   }
@@ -236,13 +236,15 @@ class Rehearsal {
              bool is_token_local, bool with_kept) {
     const FullestBatch fullest =
         fullest_batch(bounds, num_sequences, ranks(), config_.policy.sequence_packing.training(),
-                      with_kept, allocator_);
+                      with_kept, device_.allocator);
     RehearsedLoss loss(is_token_local);
     model::FilterCheck filter_check{.filter = filter()};
     const bool checks = !config_.is_sft() && has_one_update();
-    models_->policy().train(fullest.batch, 1.0f, loss, checks ? &filter_check : nullptr, ctx_);
+    models_->policy().train(fullest.batch, 1.0f, loss, checks ? &filter_check : nullptr,
+                            device_.ctx);
     models_->policy_store().reduce_gradients();
-    optimizer.step(0.0, optimizer.gradient_norm(ctx_), config_.policy.max_grad_norm, ctx_);
+    optimizer.step(0.0, optimizer.gradient_norm(device_.ctx), config_.policy.max_grad_norm,
+                   device_.ctx);
   }
 
   // This rank's share of the (prompt, sample) list.
@@ -263,7 +265,7 @@ class Rehearsal {
                                 .seed = 0,
                                 .split = generation::DrawSplit::kTrain,
                                 .stores_kept_tokens = true},
-                               ctx_);
+                               device_.ctx);
   }
 
   void score() {
@@ -278,26 +280,23 @@ class Rehearsal {
 
   void score(model::Transformer& transformer, model::FilterCheck* filter_check,
              const SequenceBounds& bounds, int64_t num_sequences) {
-    const Workspace::Scope scope(workspace_);
+    const Workspace::Scope scope(device_.workspace);
     const FullestBatch fullest = fullest_batch(
         bounds, num_sequences, ranks(),
         {.max_tokens = config_.policy.sequence_packing.logprob_mb_tokens, .multiple = 1},
-        !config_.is_sft() && filters(), allocator_);
+        !config_.is_sft() && filters(), device_.allocator);
     const ops::TokenLogprobs out{
-        .processed = workspace_.take(DType::kFloat32, {fullest.batch.num_predicted()}),
-        .unfiltered = workspace_.take(DType::kFloat32, {fullest.batch.num_predicted()})};
-    transformer.score(out, fullest.batch, 1.0f, filter_check, ctx_);
+        .processed = device_.workspace.take(DType::kFloat32, {fullest.batch.num_predicted()}),
+        .unfiltered = device_.workspace.take(DType::kFloat32, {fullest.batch.num_predicted()})};
+    transformer.score(out, fullest.batch, 1.0f, filter_check, device_.ctx);
   }
 
   const RunConfig& config_;
   DataLengths data_;
   DatasetLengths lengths_;  // of data.train
   std::unique_ptr<parallel::World> world_;
-  Allocator allocator_;
+  model::DeviceContext device_;
   std::unique_ptr<parallel::DeviceAttachment> attachment_;
-  Workspace workspace_;
-  OpContext ctx_{allocator_.device(), Stream::none(), workspace_, nullptr,
-                 config_.numerics.operators()};
   std::vector<std::string> phases_{"setup"};
   std::unique_ptr<PolicyModels> models_;
   std::unique_ptr<Optimizer> optimizer_;

@@ -32,7 +32,7 @@ std::string describe_weights(const parallel::ShardedParameterStore& store) {
   std::string name;
   for (size_t i = 0; i < store.specs().size(); ++i) {
     const auto id = static_cast<ParameterId>(i);
-    for (const parallel::Region& region : store.layout(id).regions) {
+    for (const parallel::ShardRegion& region : store.layout(id).regions) {
       const std::string& part = store.specs()[i].parts[static_cast<size_t>(region.part)].name;
       const double own = largest_of(store.shard(id).rows(region.stored_row, region.num_rows));
       if (std::isinf(own)) return fmt::format("the weights of '{}' are not finite", part);

@@ -28,7 +28,8 @@ void check_model_files(const std::filesystem::path& folder, const model::ModelCo
   const std::string checkpoint = "the checkpoint " + folder.string();
   if (const auto difference = model::find_difference(model::read_model_config(folder), model)) {
     throw DataError(fmt::format("{} is of another model: {} is {} there, {} in this run",
-                                checkpoint, difference->key, difference->a, difference->b));
+                                checkpoint, difference->key, difference->first,
+                                difference->second));
   }
   for (const model::TokenizerFile& file : model::tokenizer_files(tokenizer)) {
     const uint64_t saved = model::checksum_of_file(folder / file.name).value();

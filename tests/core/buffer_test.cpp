@@ -16,11 +16,14 @@ TEST(AllocatorTest, CountsByNameAndFreesWithTheOwner) {
     const Buffer b = allocator.allocate("weights", 24);
     const Buffer c = allocator.allocate("kv", 10);
     EXPECT_EQ(allocator.live_bytes(), 1034u);
-    EXPECT_EQ(allocator.live_bytes_by_name(),
+    EXPECT_EQ(allocator.peaks().at("setup").by_owner,
               (std::map<std::string, size_t>{{"kv", 10}, {"weights", 1024}}));
   }
   EXPECT_EQ(allocator.live_bytes(), 0u);
-  EXPECT_TRUE(allocator.live_bytes_by_name().empty());
+  allocator.set_phase("afterwards");
+  const Buffer alone = allocator.allocate("logits", 5);
+  EXPECT_EQ(allocator.peaks().at("afterwards").by_owner,
+            (std::map<std::string, size_t>{{"logits", 5}}));
 }
 
 TEST(AllocatorTest, PeaksBelongToPhases) {

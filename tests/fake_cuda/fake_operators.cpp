@@ -38,7 +38,7 @@ TokenLogprobs on_host(const TokenLogprobs& l) {
           .sums = on_host(l.sums)};
 }
 
-Region on_host(const Region& r) {
+MatrixRegion on_host(const MatrixRegion& r) {
   return {.matrix = on_host(r.matrix),
           .row = r.row,
           .col = r.col,

@@ -263,7 +263,8 @@ TEST(Engine, GraphsOutliveWeightsAndWorkspaces) {
   for (const uint64_t seed : {7, 8, 9}) {
     grpo::testing::fill_lively(rank.model.store, seed);
     Workspace workspace(rank.memory.allocator);
-    OpContext ctx{rank.memory.ctx.device, Stream::none(), workspace, &rank.memory.matrix_library};
+    OpContext ctx{rank.memory.ctx.device, Stream::none(), workspace,
+                  rank.memory.matrix_library.get()};
     const std::string expected = describe(rank.generate(requests, {}, eager));
     for (int call = 0; call < 2; ++call) {
       EXPECT_EQ(describe(engine.generate(requests, Draws{}, ctx, ignore_progress)), expected);

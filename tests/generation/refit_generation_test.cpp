@@ -289,7 +289,7 @@ TEST_P(RefitGeneration, PaddingIsNeverSampledNorNormalizedOver) {
         const auto id = static_cast<ParameterId>(p);
         const Tensor shard = rank.policy.store.shard(id);
         std::vector<bool> is_real(static_cast<size_t>(shard.size(0)), false);
-        for (const parallel::Region& region : rank.policy.store.layout(id).regions) {
+        for (const parallel::ShardRegion& region : rank.policy.store.layout(id).regions) {
           for (int64_t r = 0; r < region.num_rows; ++r) {
             is_real[static_cast<size_t>(region.stored_row + r)] = true;
           }

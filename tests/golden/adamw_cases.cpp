@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "model/core/buffer.h"
+#include "model/device_context.h"
 #include "model/ops/optimizer_step.h"
 #include "model/ops/reduce.h"
 #include "tests/golden/operator_cases.h"
@@ -112,10 +112,8 @@ class AdamWRun {
 CaseResult run_adamw_case(const nlohmann::json& golden_case, const std::string& name) {
   if (const auto unknown = unknown_key(golden_case))
     return unsupported(kKind, name, "key " + *unknown);
-  Allocator allocator(Device::cpu());
-  Workspace workspace(allocator);
-  OpContext ctx{Device::cpu(), Stream::none(), workspace};
-  AdamWRun run(golden_case, ctx);
+  model::DeviceContext device(Device::cpu());
+  AdamWRun run(golden_case, device.ctx);
   Comparison comparison;
   for (const nlohmann::json& step : golden_case.at("steps")) run.step(step, comparison);
   return comparison.result(kKind, name);

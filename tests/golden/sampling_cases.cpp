@@ -5,7 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "model/core/buffer.h"
+#include "model/device_context.h"
 #include "model/ops/log_softmax.h"
 #include "tests/golden/operator_cases.h"
 
@@ -29,12 +29,11 @@ ops::SamplingFilter filter_of(const nlohmann::json& golden_case) {
 class LogitsRow {
  public:
   explicit LogitsRow(std::vector<float> logits)
-      : logits_(std::move(logits)), allocator_(Device::cpu()), workspace_(allocator_) {}
+      : logits_(std::move(logits)), device_(Device::cpu()) {}
 
   ops::KeptTokens kept(const ops::SamplingFilter& filter) {
     ops::KeptTokens kept;
-    OpContext ctx = context();
-    ops::filter_tokens(kept, logits_view(), filter, ctx);
+    ops::filter_tokens(kept, logits_view(), filter, device_.ctx);
     return kept;
   }
 
@@ -42,13 +41,13 @@ class LogitsRow {
   double logprob(int32_t token, const ops::KeptTokensView& kept, float inv_temperature) {
     float processed = 0;
     float unfiltered = 0;
-    OpContext ctx = context();
     const auto scalar = [](void* data, DType dtype) {
       return Tensor(data, dtype, Shape({1}), Device::cpu());
     };
     ops::token_logprobs({.processed = scalar(&processed, DType::kFloat32),
                          .unfiltered = scalar(&unfiltered, DType::kFloat32)},
-                        logits_view(), scalar(&token, DType::kInt32), kept, inv_temperature, ctx);
+                        logits_view(), scalar(&token, DType::kInt32), kept, inv_temperature,
+                        device_.ctx);
     return processed;
   }
 
@@ -57,11 +56,9 @@ class LogitsRow {
     return {logits_.data(), DType::kFloat32, Shape({1, static_cast<int64_t>(logits_.size())}),
             Device::cpu()};
   }
-  OpContext context() { return {Device::cpu(), Stream::none(), workspace_}; }
 
   std::vector<float> logits_;
-  Allocator allocator_;
-  Workspace workspace_;
+  model::DeviceContext device_;
 };
 
 // Within 1e-6 of values of order 1 to 10; the tolerance does not shrink towards a log-probability

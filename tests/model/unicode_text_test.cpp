@@ -20,7 +20,7 @@ TEST(UnicodeText, EveryCodePointPassesAsUtf8) {
     const Utf8Step step = utf8_step(text, 0);
     ASSERT_EQ(step.status, Utf8Status::kValid) << static_cast<uint32_t>(code_point);
     ASSERT_EQ(step.length, text.size());
-    ASSERT_EQ(code_point_at(text, 0, step.length), code_point);
+    ASSERT_EQ(code_point_at(text, 0), code_point);
     for (size_t cut = 1; cut < text.size(); ++cut) {
       ASSERT_EQ(utf8_step(text.substr(0, cut), 0).status, Utf8Status::kIncomplete);
     }
@@ -39,6 +39,17 @@ TEST(UnicodeText, IllFormedBytesAreReplacedByLongestPrefixes) {
   EXPECT_EQ(replace_invalid_utf8("\xf4\x90\x80\x80"),
             std::string(kReplacement) + kReplacement + kReplacement + kReplacement);
   EXPECT_EQ(replace_invalid_utf8("ok\xf0\x9f\x99"), std::string("ok") + kReplacement);
+}
+
+// A text may end there, but no byte that follows could make a character of it.
+TEST(UnicodeText, NoTextEndsInsideWhatBeginsNoCharacter) {
+  for (const char* text :
+       {"\x80", "\xbf", "\xc0", "\xc1", "\xf5", "\xff", "\xed\xa0", "\xf4\x90"}) {
+    const int first = static_cast<unsigned char>(text[0]);
+    EXPECT_EQ(utf8_step(text, 0).status, Utf8Status::kInvalid) << first;
+    EXPECT_EQ(utf8_step(text, 0).length, 1u) << first;
+    EXPECT_EQ(code_point_at(text, 0), U'\uFFFD') << first;
+  }
 }
 
 TEST(UnicodeText, CheckNamesTheFirstBadByte) {

@@ -14,11 +14,11 @@ TEST(UseSchedule, CountsReadsAndContributionsOfAParameter) {
                               {1, UsePhase::kForward, true, false},
                               {0, UsePhase::kBackward, true, true},
                               {0, UsePhase::kBackward, false, true}});
-  EXPECT_EQ(schedule.num_reads(0), 2);
+  EXPECT_EQ(testing::num_reads(schedule, 0), 2);
   EXPECT_EQ(schedule.num_contributions(0), 2);
-  EXPECT_EQ(schedule.num_reads(1), 1);
+  EXPECT_EQ(testing::num_reads(schedule, 1), 1);
   EXPECT_EQ(schedule.num_contributions(1), 0);
-  EXPECT_EQ(schedule.num_reads(2), 0);
+  EXPECT_EQ(testing::num_reads(schedule, 2), 0);
 }
 
 // The schedules of a whole model.
@@ -38,7 +38,8 @@ TEST_P(TransformerSchedules, ScoringReadsEveryParameterOnceAndATiedMatrixTwice) 
   for (size_t i = 0; i < model.store.specs().size(); ++i) {
     const auto id = static_cast<ParameterId>(i);
     const bool is_tied_matrix = GetParam() && id == model.parameters.embedding;
-    EXPECT_EQ(schedule.num_reads(id), is_tied_matrix ? 2 : 1) << model.store.specs()[i].name;
+    EXPECT_EQ(testing::num_reads(schedule, id), is_tied_matrix ? 2 : 1)
+        << model.store.specs()[i].name;
     EXPECT_EQ(schedule.num_contributions(id), 0);
   }
 }
@@ -54,9 +55,10 @@ TEST_P(TransformerSchedules, TrainingGivesEveryParameterAGradient) {
     }
     // The head in one pass reads its weight once, in two passes twice.
     const int head_reads = token_local ? 1 : 2;
-    EXPECT_EQ(schedule.num_reads(model.parameters.head), head_reads + (GetParam() ? 1 : 0));
-    EXPECT_EQ(schedule.num_reads(model.parameters.layers[0].down_weight), 2);
-    EXPECT_EQ(schedule.num_reads(model.parameters.layers[0].qkv_bias), 1);
+    EXPECT_EQ(testing::num_reads(schedule, model.parameters.head),
+              head_reads + (GetParam() ? 1 : 0));
+    EXPECT_EQ(testing::num_reads(schedule, model.parameters.layers[0].down_weight), 2);
+    EXPECT_EQ(testing::num_reads(schedule, model.parameters.layers[0].qkv_bias), 1);
   }
 }
 

@@ -17,7 +17,7 @@ const std::vector<RegionCase> kCases{{{3, 4}, 1, 2, 0, 2},       {{3, 4}, 2, 3, 
 
 class CudaRegionTest : public CudaTest<::testing::TestWithParam<size_t>> {
  protected:
-  Region region(const Tensor& matrix) const {
+  MatrixRegion region(const Tensor& matrix) const {
     const RegionCase& c = kCases[GetParam()];
     return {matrix, c.row, c.col, c.num_rows, c.num_cols};
   }
@@ -84,7 +84,7 @@ TEST_F(CudaManyRegionsTest, OneCallDoesWhatManyDo) {
   }
   const auto region_of = [&](const Tensor& matrix, size_t i) {
     const RegionCase& c = kCases[i / 4];
-    return Region{matrix, c.row, c.col, c.num_rows, c.num_cols};
+    return MatrixRegion{matrix, c.row, c.col, c.num_rows, c.num_cols};
   };
   const auto run = [&](const std::vector<Tensor>& to, const std::vector<Tensor>& from,
                        const Tensor& changed, const Tensor& sum, OpContext& where) {

@@ -5,14 +5,14 @@
 
 namespace grpo::ops {
 
-inline void copy_region(const Region& destination, const Region& source, const Tensor& num_changed,
-                        OpContext& ctx) {
+inline void copy_region(const MatrixRegion& destination, const MatrixRegion& source,
+                        const Tensor& num_changed, OpContext& ctx) {
   const RegionCopy copy{destination, source};
   copy_regions({&copy, 1}, num_changed, ctx);
 }
 
-inline void add_fingerprint(const Tensor& sum, const Region& region, const LogicalPlace& place,
-                            DType dtype, OpContext& ctx) {
+inline void add_fingerprint(const Tensor& sum, const MatrixRegion& region,
+                            const LogicalPlace& place, DType dtype, OpContext& ctx) {
   const PlacedRegion placed{region, place};
   add_fingerprints(sum, {&placed, 1}, dtype, ctx);
 }

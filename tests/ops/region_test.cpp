@@ -28,7 +28,7 @@ TEST_F(RegionTest, OnlyTheRectangleIsWrittenAndChangesAreCounted) {
   source.data<float>()[3 * 7 + 2] = 0.0f;
   values[2 * 9 + 5] = -0.0f;
   const Tensor changed = counter();
-  const Region to{destination, 1, 4, 3, 5};
+  const MatrixRegion to{destination, 1, 4, 3, 5};
   copy_region(to, {source, 2, 1, 3, 5}, changed, ctx());
   EXPECT_EQ(*changed.data<int64_t>(), 14);
   for (int64_t r = 0; r < 5; ++r) {
@@ -90,7 +90,7 @@ TEST_F(RegionTest, AFingerprintSeesPlaceTensorTypeAndBits) {
 
 TEST_F(RegionTest, RectanglesOutsideAreRefused) {
   const Tensor matrix = random(DType::kFloat32, {3, 4});
-  const auto refused = [&](const Region& region) {
+  const auto refused = [&](const MatrixRegion& region) {
     EXPECT_THROW(add_fingerprint(counter(), region, {1, 0, 0}, DType::kFloat32, ctx()),
                  InternalError);
   };

@@ -50,7 +50,7 @@ inline void for_each_element(
     const ShardedParameterStore& store,
     const std::function<void(const std::string&, int64_t, int64_t, float)>& visit) {
   grpo::testing::for_each_region(store, [&](ParameterId, const LogicalTensor& part,
-                                            const Region& region, const Tensor& shard) {
+                                            const ShardRegion& region, const Tensor& shard) {
     const HostCopy rows(shard.rows(region.stored_row, region.num_rows));
     for (int64_t r = 0; r < region.num_rows; ++r) {
       for (int64_t c = 0; c < region.num_cols; ++c) {
@@ -66,7 +66,7 @@ inline void change_elements(
     ShardedParameterStore& store,
     const std::function<float(const std::string&, int64_t, int64_t, float)>& change) {
   grpo::testing::for_each_region(store, [&](ParameterId, const LogicalTensor& part,
-                                            const Region& region, const Tensor& shard) {
+                                            const ShardRegion& region, const Tensor& shard) {
     const HostCopy old(shard.rows(region.stored_row, region.num_rows));
     HostDraft rows(shard.rows(region.stored_row, region.num_rows));
     for (int64_t r = 0; r < region.num_rows; ++r) {

@@ -147,20 +147,20 @@ constexpr const char* kEmbedding = "model.embed_tokens.weight";
 // fill_lively, but an untied head gets the embedding's values.
 void fill_head_as_embedding(ShardedParameterStore& store) {
   testing::fill_lively(store, 7);
-  testing::for_each_region(
-      store, [](ParameterId, const LogicalTensor& part, const Region& region, const Tensor& shard) {
-        if (part.name != "lm_head.weight") return;
-        HostDraft draft(shard.rows(region.stored_row, region.num_rows));
-        for (int64_t r = 0; r < region.num_rows; ++r) {
-          for (int64_t c = 0; c < region.num_cols; ++c) {
-            draft.view().data<float>()[r * region.num_cols + c] =
-                0.1f * normal_at(7, hash_name(kEmbedding),
-                                 static_cast<uint64_t>(region.logical_row + r),
-                                 static_cast<uint64_t>(c));
-          }
-        }
-        draft.commit();
-      });
+  testing::for_each_region(store, [](ParameterId, const LogicalTensor& part,
+                                     const ShardRegion& region, const Tensor& shard) {
+    if (part.name != "lm_head.weight") return;
+    HostDraft draft(shard.rows(region.stored_row, region.num_rows));
+    for (int64_t r = 0; r < region.num_rows; ++r) {
+      for (int64_t c = 0; c < region.num_cols; ++c) {
+        draft.view().data<float>()[r * region.num_cols + c] =
+            0.1f * normal_at(7, hash_name(kEmbedding),
+                             static_cast<uint64_t>(region.logical_row + r),
+                             static_cast<uint64_t>(c));
+      }
+    }
+    draft.commit();
+  });
 }
 
 // The untied twin shows both halves of the tied matrix's gradient apart.

@@ -65,7 +65,7 @@ TEST(GtpStorage, G05_PaddingIsZeroAndMayBeAWholeRank) {
       const Tensor shard = model.store.shard(id);
       EXPECT_EQ(shard.shape(), (Shape{layout.shard_rows, layout.cols}));
       int64_t real_rows = 0;
-      for (const Region& region : layout.regions) real_rows += region.num_rows;
+      for (const ShardRegion& region : layout.regions) real_rows += region.num_rows;
       for (const float padding : to_host<float>(shard.rows(real_rows, shard.size(0) - real_rows))) {
         ASSERT_EQ(padding, 0.0f);
       }
@@ -80,17 +80,17 @@ TEST(GtpStorage, G05_PaddingIsZeroAndMayBeAWholeRank) {
 
 // Distinct bf16 weights, cheap to make.
 void fill_distinct(const ShardedParameterStore& store) {
-  testing::for_each_region(
-      store, [](ParameterId, const LogicalTensor& part, const Region& region, const Tensor& shard) {
-        HostDraft draft(shard.rows(region.stored_row, region.num_rows));
-        for (int64_t i = 0; i < region.num_rows * region.num_cols; ++i) {
-          const auto place =
-              static_cast<uint64_t>(region.logical_row * region.num_cols + i) + part.name.size();
-          draft.view().data<Bfloat16>()[i] =
-              Bfloat16(static_cast<float>(place * 2654435761u % 251) / 251.0f - 0.5f);
-        }
-        draft.commit();
-      });
+  testing::for_each_region(store, [](ParameterId, const LogicalTensor& part,
+                                     const ShardRegion& region, const Tensor& shard) {
+    HostDraft draft(shard.rows(region.stored_row, region.num_rows));
+    for (int64_t i = 0; i < region.num_rows * region.num_cols; ++i) {
+      const auto place =
+          static_cast<uint64_t>(region.logical_row * region.num_cols + i) + part.name.size();
+      draft.view().data<Bfloat16>()[i] =
+          Bfloat16(static_cast<float>(place * 2654435761u % 251) / 251.0f - 0.5f);
+    }
+    draft.commit();
+  });
 }
 
 // The vocabulary of Qwen2.5-0.5B: a shard of (75968, D) behind a head of 151936 logits.
@@ -242,7 +242,7 @@ TEST(GtpStorage, WeightsThatWaitForARefitLookUnusable) {
   store.poison_weights();
   EXPECT_GT(store.version(), version);
   testing::for_each_region(
-      store, [](ParameterId, const LogicalTensor& part, const Region&, const Tensor& shard) {
+      store, [](ParameterId, const LogicalTensor& part, const ShardRegion&, const Tensor& shard) {
         for (const Bfloat16 value : to_host<Bfloat16>(shard)) {
           ASSERT_TRUE(std::isnan(static_cast<float>(value))) << part.name;
         }

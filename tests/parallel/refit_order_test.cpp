@@ -94,17 +94,17 @@ void set_gradients(ShardedParameterStore& store, const Code& value) {
   store.zero_gradients();
   const AxisGroup& dp = store.groups().dp;
   if (dp.rank() + 1 == dp.size()) {
-    grpo::testing::for_each_region(
-        store, [&](ParameterId id, const LogicalTensor& part, const Region& region, const Tensor&) {
-          HostDraft rows(store.gradient_shard(id).rows(region.stored_row, region.num_rows));
-          for (int64_t r = 0; r < region.num_rows; ++r) {
-            for (int64_t c = 0; c < region.num_cols; ++c) {
-              write_value(rows.view(), r * region.num_cols + c,
-                          value(part.name, region.logical_row + r, region.logical_col + c));
-            }
-          }
-          rows.commit();
-        });
+    grpo::testing::for_each_region(store, [&](ParameterId id, const LogicalTensor& part,
+                                              const ShardRegion& region, const Tensor&) {
+      HostDraft rows(store.gradient_shard(id).rows(region.stored_row, region.num_rows));
+      for (int64_t r = 0; r < region.num_rows; ++r) {
+        for (int64_t c = 0; c < region.num_cols; ++c) {
+          write_value(rows.view(), r * region.num_cols + c,
+                      value(part.name, region.logical_row + r, region.logical_col + c));
+        }
+      }
+      rows.commit();
+    });
   }
   store.reduce_gradients();
 }

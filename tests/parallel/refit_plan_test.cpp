@@ -84,7 +84,7 @@ void for_each_stored(const RefitSide& side, const Visit& visit) {
   for (size_t rank = 0; rank < side.coordinates.size(); ++rank) {
     for (size_t p = 0; p < side.specs.size(); ++p) {
       const ShardLayout layout = compute_shard_layout(side.specs[p], side.coordinates[rank]);
-      for (const Region& region : layout.regions) {
+      for (const ShardRegion& region : layout.regions) {
         const std::string& name = side.specs[p].parts[static_cast<size_t>(region.part)].name;
         for (int64_t r = 0; r < region.num_rows; ++r) {
           for (int64_t c = 0; c < region.num_cols; ++c) {
@@ -225,7 +225,7 @@ TEST_P(RefitPlanLayouts, Qwen05IsCoveredExactly) {
       const ShardLayout layout =
           compute_shard_layout(destination.specs[p], destination.coordinates[rank]);
       int64_t logical = 0;
-      for (const Region& region : layout.regions) logical += region.num_rows * region.num_cols;
+      for (const ShardRegion& region : layout.regions) logical += region.num_rows * region.num_cols;
       int64_t covered = 0;
       const auto& tasks = by_place[{static_cast<int>(rank), static_cast<ParameterId>(p)}];
       for (size_t i = 0; i < tasks.size(); ++i) {

@@ -95,9 +95,8 @@ TEST_F(RefitTest, RemoteBytesAreWhatARankLacks) {
       fill_coded(rank.policy, make_code(rank.policy.specs()));
       int64_t lacking = num_elements(rank.policy.specs());
       grpo::testing::for_each_region(
-          rank.policy, [&](ParameterId, const LogicalTensor&, const Region& region, const Tensor&) {
-            lacking -= region.num_rows * region.num_cols;
-          });
+          rank.policy, [&](ParameterId, const LogicalTensor&, const ShardRegion& region,
+                           const Tensor&) { lacking -= region.num_rows * region.num_cols; });
       const int64_t sent_before = rank.world().counters().sent_bytes;
       const RefitReport report = rank.refit();
       CHECK(lacking > 0);

@@ -41,7 +41,7 @@ ShardLayout layout_of(const ParameterSpec& spec, Axes axes, int tp_rank, int gtp
 
 int64_t real_rows(const ShardLayout& layout) {
   int64_t rows = 0;
-  for (const Region& region : layout.regions) rows += region.num_rows;
+  for (const ShardRegion& region : layout.regions) rows += region.num_rows;
   return rows;
 }
 
@@ -81,12 +81,12 @@ TEST(ShardLayout, G05_PaddingIsOfTheTpSliceNotOfTheFullWidth) {
   EXPECT_EQ(qkv.shard_rows, 32);
   ASSERT_FALSE(qkv.regions.empty());
   // q of tp rank 1 starts at logical row 24 of 48; a stored row is no logical row.
-  EXPECT_EQ(qkv.regions[0], (Region{.part = 0,
-                                    .logical_row = 24,
-                                    .logical_col = 0,
-                                    .num_rows = 24,
-                                    .num_cols = 48,
-                                    .stored_row = 0}));
+  EXPECT_EQ(qkv.regions[0], (ShardRegion{.part = 0,
+                                         .logical_row = 24,
+                                         .logical_col = 0,
+                                         .num_rows = 24,
+                                         .num_cols = 48,
+                                         .stored_row = 0}));
 }
 
 TEST(ShardLayout, G05_VocabularyIsFirstPaddedToTp) {
@@ -212,7 +212,7 @@ class ShardCoverage : public ::testing::TestWithParam<CoverageCase> {
     }
     for (int tp_rank = 0; tp_rank < axes.tp; ++tp_rank) {
       for (int gtp_rank = 0; gtp_rank < axes.gtp; ++gtp_rank) {
-        for (const Region& r : layout_of(spec, axes, tp_rank, gtp_rank).regions) {
+        for (const ShardRegion& r : layout_of(spec, axes, tp_rank, gtp_rank).regions) {
           const LogicalTensor& part = spec.parts[static_cast<size_t>(r.part)];
           EXPECT_EQ(r.num_cols * blocks, part.cols);
           EXPECT_EQ(r.logical_col % r.num_cols, 0);
@@ -244,7 +244,7 @@ TEST_P(ShardCoverage, RegionsAscendInsideTheShard) {
     for (int gtp_rank = 0; gtp_rank < axes.gtp; ++gtp_rank) {
       const ShardLayout layout = layout_of(spec, axes, axes.tp - 1, gtp_rank);
       int64_t next = 0;
-      for (const Region& region : layout.regions) {
+      for (const ShardRegion& region : layout.regions) {
         EXPECT_GE(region.stored_row, next);
         EXPECT_GT(region.num_rows, 0);
         EXPECT_EQ(region.num_cols, layout.cols);
@@ -263,7 +263,7 @@ TEST_P(ShardCoverage, RegionsAscendInsideTheShard) {
 // Shards laid end to end are the TP-local weight; every row is named by a code, padding is -1.
 TEST_P(ShardCoverage, ShardsLaidEndToEndAreTheGatheredWeight) {
   const Axes axes = GetParam().axes;
-  const auto code = [](const Region& region, int64_t row) {
+  const auto code = [](const ShardRegion& region, int64_t row) {
     return region.part * 1000000 + region.logical_row + row;
   };
   for (const ParameterSpec& spec : parameters_of(GetParam().config).specs) {
@@ -272,7 +272,7 @@ TEST_P(ShardCoverage, ShardsLaidEndToEndAreTheGatheredWeight) {
       const ShardLayout first = layout_of(spec, axes, tp_rank, 0);
       Rows gathered(static_cast<size_t>(first.padded_rows), -1);
       for (int gtp_rank = 0; gtp_rank < axes.gtp; ++gtp_rank) {
-        for (const Region& r : layout_of(spec, axes, tp_rank, gtp_rank).regions) {
+        for (const ShardRegion& r : layout_of(spec, axes, tp_rank, gtp_rank).regions) {
           for (int64_t row = 0; row < r.num_rows; ++row) {
             gathered.at(static_cast<size_t>(gtp_rank * first.shard_rows + r.stored_row + row)) =
                 code(r, row);
@@ -280,7 +280,7 @@ TEST_P(ShardCoverage, ShardsLaidEndToEndAreTheGatheredWeight) {
         }
       }
       Rows expected(static_cast<size_t>(first.padded_rows), -1);
-      for (const Region& r : tp_local_regions(spec, axes.tp, tp_rank)) {
+      for (const ShardRegion& r : tp_local_regions(spec, axes.tp, tp_rank)) {
         for (int64_t row = 0; row < r.num_rows; ++row) {
           expected.at(static_cast<size_t>(r.stored_row + row)) = code(r, row);
         }

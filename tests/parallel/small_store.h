@@ -67,22 +67,22 @@ class SmallStore {
                              rank.allocator),
               dtype, Gradients::kFp32, prepared(rank)),
         late_work_(kind, rank.allocator) {
-    testing::for_each_region(
-        store, [](ParameterId id, const LogicalTensor&, const Region& region, const Tensor& shard) {
-          HostDraft draft(shard.rows(region.stored_row, region.num_rows));
-          for (int64_t r = 0; r < region.num_rows; ++r) {
-            for (int64_t c = 0; c < region.num_cols; ++c) {
-              const int64_t index = r * region.num_cols + c;
-              const float value = code(id, region.logical_row + r, c);
-              if (shard.dtype() == DType::kFloat32) {
-                draft.view().data<float>()[index] = value;
-              } else {
-                draft.view().data<Bfloat16>()[index] = Bfloat16(value);
-              }
-            }
+    testing::for_each_region(store, [](ParameterId id, const LogicalTensor&,
+                                       const ShardRegion& region, const Tensor& shard) {
+      HostDraft draft(shard.rows(region.stored_row, region.num_rows));
+      for (int64_t r = 0; r < region.num_rows; ++r) {
+        for (int64_t c = 0; c < region.num_cols; ++c) {
+          const int64_t index = r * region.num_cols + c;
+          const float value = code(id, region.logical_row + r, c);
+          if (shard.dtype() == DType::kFloat32) {
+            draft.view().data<float>()[index] = value;
+          } else {
+            draft.view().data<Bfloat16>()[index] = Bfloat16(value);
           }
-          draft.commit();
-        });
+        }
+      }
+      draft.commit();
+    });
   }
 
   // Writes or adds `value` to every element, as an operator does: the host does not wait.
@@ -151,7 +151,7 @@ inline void expect_gradient(const ShardedParameterStore& store, ParameterId id, 
   const std::vector<float> gradient = to_host<float>(store.gradient_shard(id));
   const ShardLayout& layout = store.layout(id);
   int64_t real_rows = 0;
-  for (const Region& region : layout.regions) real_rows += region.num_rows;
+  for (const ShardRegion& region : layout.regions) real_rows += region.num_rows;
   for (size_t i = 0; i < gradient.size(); ++i) {
     ASSERT_EQ(gradient[i], static_cast<int64_t>(i) < real_rows * layout.cols ? expected : 0.0f)
         << store.specs()[static_cast<size_t>(id)].name << ", element " << i;

@@ -62,7 +62,7 @@ class OptimizedStore {
       const std::function<float(const LogicalTensor&, int64_t row, int64_t col)>& value) {
     store.zero_gradients();
     for_each_region(store, [&](ParameterId id, const LogicalTensor& part,
-                               const parallel::Region& region, const Tensor&) {
+                               const parallel::ShardRegion& region, const Tensor&) {
       // On one rank of the sum only, so that no rounding comes in.
       const parallel::AxisGroup& dp = store.groups().dp;
       if (dp.rank() != dp.size() - 1) return;
@@ -247,7 +247,7 @@ TEST(Optimizer, D02_PaddingStaysZeroThroughAdamWWithDecay) {
         const auto id = static_cast<ParameterId>(i);
         const parallel::ShardLayout& layout = optimized.store.layout(id);
         int64_t real_rows = 0;
-        for (const parallel::Region& region : layout.regions) real_rows += region.num_rows;
+        for (const parallel::ShardRegion& region : layout.regions) real_rows += region.num_rows;
         for (const Tensor& tensor :
              {optimized.store.shard(id), optimized.store.gradient_shard(id)}) {
           const auto padding =

@@ -14,10 +14,12 @@ TEST(WeightsReport, NamesTheCulprit) {
   testing::TestModel model(rank, testing::even_config(), testing::solo_groups());
   testing::fill_lively(model.store, 1);
   const auto set_first = [&](const std::string& name, float value) {
-    testing::for_each_region(model.store, [&](ParameterId, const LogicalTensor& part,
-                                              const parallel::Region& region, const Tensor& shard) {
-      if (part.name == name) shard.rows(region.stored_row, 1).data<float>()[0] = value;
-    });
+    testing::for_each_region(model.store,
+                             [&](ParameterId, const LogicalTensor& part,
+                                 const parallel::ShardRegion& region, const Tensor& shard) {
+                               if (part.name == name)
+                                 shard.rows(region.stored_row, 1).data<float>()[0] = value;
+                             });
   };
   set_first("model.layers.1.mlp.up_proj.weight", -1e20f);
   EXPECT_EQ(describe_weights(model.store),

@@ -79,8 +79,9 @@ void convert(const Tensor& destination, const Tensor& source);
 void add_into(const Tensor& y, const Tensor& x);
 
 // region
-void copy_region(const Region& destination, const Region& source, const Tensor& num_changed);
-void add_fingerprint(const Tensor& sum, const Region& region, const LogicalPlace& place,
+void copy_region(const MatrixRegion& destination, const MatrixRegion& source,
+                 const Tensor& num_changed);
+void add_fingerprint(const Tensor& sum, const MatrixRegion& region, const LogicalPlace& place,
                      DType dtype);
 
 // residual

@@ -21,12 +21,12 @@ To as(From value) {
 }
 
 template <typename T>
-T* row_of(const Region& region, int64_t row) {
+T* row_of(const MatrixRegion& region, int64_t row) {
   return region.matrix.data<T>() + (region.row + row) * region.matrix.size(1) + region.col;
 }
 
 template <typename To, typename From>
-int64_t copy_counting(const Region& destination, const Region& source) {
+int64_t copy_counting(const MatrixRegion& destination, const MatrixRegion& source) {
   int64_t num_changed = 0;
   for (int64_t r = 0; r < source.num_rows; ++r) {
     To* to = row_of<To>(destination, r);
@@ -41,7 +41,7 @@ int64_t copy_counting(const Region& destination, const Region& source) {
 }
 
 template <typename As, typename From>
-uint64_t fingerprint(const Region& region, const LogicalPlace& place) {
+uint64_t fingerprint(const MatrixRegion& region, const LogicalPlace& place) {
   uint64_t sum = 0;
   for (int64_t r = 0; r < region.num_rows; ++r) {
     const uint64_t row_key = mix_bits(place.tensor_key + static_cast<uint64_t>(place.row + r));
@@ -57,7 +57,8 @@ uint64_t fingerprint(const Region& region, const LogicalPlace& place) {
 
 }  // namespace
 
-void copy_region(const Region& destination, const Region& source, const Tensor& num_changed) {
+void copy_region(const MatrixRegion& destination, const MatrixRegion& source,
+                 const Tensor& num_changed) {
   int64_t count = 0;
   dispatch_dtype("copy_region", destination.matrix.dtype(), [&]<typename To>(To) {
     dispatch_dtype("copy_region", source.matrix.dtype(), [&]<typename From>(From) {
@@ -67,7 +68,7 @@ void copy_region(const Region& destination, const Region& source, const Tensor& 
   if (!num_changed.is_absent()) *num_changed.data<int64_t>() += count;
 }
 
-void add_fingerprint(const Tensor& sum, const Region& region, const LogicalPlace& place,
+void add_fingerprint(const Tensor& sum, const MatrixRegion& region, const LogicalPlace& place,
                      DType dtype) {
   uint64_t added = 0;
   dispatch_dtype("add_fingerprint", dtype, [&]<typename As>(As) {

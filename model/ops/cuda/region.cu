@@ -139,12 +139,12 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename D>
-D* first_element(const Region& region) {
+D* first_element(const MatrixRegion& region) {
   return device_data<D>(region.matrix) + region.row * region.matrix.size(1) + region.col;
 }
 
 template <typename D>
-bool has_aligned_groups(const Region& region) {
+bool has_aligned_groups(const MatrixRegion& region) {
   return is_aligned<kWidth>(first_element<D>(region)) && region.matrix.size(1) % kWidth == 0;
 }
 
@@ -152,7 +152,7 @@ bool has_aligned_groups(const Region& region) {
 class TaskList {
  public:
   template <typename From>
-  Task& add(const Region& source) {
+  Task& add(const MatrixRegion& source) {
     const auto blocks_per_row = static_cast<unsigned>(ceil_div(source.num_cols, kColumnsPerBlock));
     tasks_.push_back({.to = nullptr,
                       .from = first_element<From>(source),
@@ -183,7 +183,7 @@ class TaskList {
   int64_t num_blocks_ = 0;
 };
 
-bool is_empty(const Region& region) { return region.num_rows == 0 || region.num_cols == 0; }
+bool is_empty(const MatrixRegion& region) { return region.num_rows == 0 || region.num_cols == 0; }
 
 unsigned long long* counter(const Tensor& tensor) {
   return tensor.is_absent() ? nullptr : static_cast<unsigned long long*>(tensor.raw());

@@ -1,13 +1,15 @@
+#include "model/tokenizer/unicode_text.h"
+
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
 #include <unicode/uchar.h>
+#include <unicode/utf8.h>
 
 #include <algorithm>
 #include <array>
 #include <vector>
 
 #include "model/core/errors.h"
-#include "model/tokenizer/unicode_text.h"
 
 namespace grpo::model {
 namespace {
@@ -69,7 +71,7 @@ std::string with_sorted_mark_runs(std::string_view text, const icu::Normalizer2&
   };
   for (size_t position = 0; position < text.size();) {
     const size_t length = utf8_step(text, position).length;
-    const char32_t code_point = code_point_at(text, position, length);
+    const char32_t code_point = code_point_at(text, position);
     const bool is_mark = code_point >= 0x300 && first_combining_class(code_point) != 0;
     if (is_mark) {
       if (run.empty()) run_start = position;
@@ -85,6 +87,61 @@ std::string with_sorted_mark_runs(std::string_view text, const icu::Normalizer2&
 }
 
 }  // namespace
+
+Utf8Step utf8_step(std::string_view text, size_t position) {
+  const std::string_view bytes = text.substr(position, U8_MAX_LENGTH);
+  const auto num_bytes = static_cast<int32_t>(bytes.size());
+  int32_t length = 0;
+  UChar32 code_point = 0;
+  U8_NEXT(bytes.data(), length, num_bytes, code_point);
+  auto status = Utf8Status::kValid;
+  if (code_point < 0) {
+    const bool ends_inside = length == num_bytes && U8_IS_LEAD(bytes.front());
+    status = ends_inside ? Utf8Status::kIncomplete : Utf8Status::kInvalid;
+  }
+  return {status, static_cast<size_t>(length)};
+}
+
+char32_t code_point_at(std::string_view text, size_t position) {
+  const std::string_view bytes = text.substr(position, U8_MAX_LENGTH);
+  int32_t length = 0;
+  UChar32 code_point = 0;
+  U8_NEXT_OR_FFFD(bytes.data(), length, static_cast<int32_t>(bytes.size()), code_point);
+  return static_cast<char32_t>(code_point);
+}
+
+void append_utf8(std::string& text, char32_t code_point) {
+  std::array<char, U8_MAX_LENGTH> bytes;
+  size_t length = 0;
+  U8_APPEND_UNSAFE(bytes, length, code_point);
+  text.append(bytes.data(), length);
+}
+
+void check_utf8(std::string_view text) {
+  for (size_t position = 0; position < text.size();) {
+    const Utf8Step step = utf8_step(text, position);
+    if (step.status != Utf8Status::kValid) {
+      throw DataError(fmt::format("the text is not UTF-8: byte 0x{:02x} at offset {}",
+                                  static_cast<unsigned char>(text[position]), position));
+    }
+    position += step.length;
+  }
+}
+
+std::string replace_invalid_utf8(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  for (size_t position = 0; position < text.size();) {
+    const Utf8Step step = utf8_step(text, position);
+    if (step.status == Utf8Status::kValid) {
+      result.append(text.substr(position, step.length));
+    } else {
+      append_utf8(result, U'\uFFFD');
+    }
+    position += step.length;
+  }
+  return result;
+}
 
 std::string to_nfc(std::string_view text) {
   // Characters below U+0300 are their own NFC and never combine with each other.
