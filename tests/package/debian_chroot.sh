@@ -75,7 +75,9 @@ if [[ -n "$elsewhere" ]]; then
   exit 1
 fi
 bin/grpo_train --version
-bin/grpo_train --config configs/demo_gtp2.yaml warm_start.num_steps=20 grpo.max_num_steps=3 logger.console_period=1
+bin/grpo_train --config configs/demo_gtp2.yaml warm_start.num_steps=20 grpo.max_num_steps=3 >/opt/demo.log ||
+  { cat /opt/demo.log; exit 1; }
+tail -n 1 /opt/demo.log
 bin/grpo_train score --model /opt/model --input /opt/texts.jsonl --output /opt/scored.jsonl
 END
 unshare --mount --pid --fork bash -euo pipefail -c '
@@ -85,7 +87,6 @@ unshare --mount --pid --fork bash -euo pipefail -c '
   exec chroot "$0" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 bash /opt/try.sh "$1"
 ' "$root" "$folder"
 
-"$root/opt/$folder/bin/grpo_train" --version >/dev/null
 build/portable/grpo_train score --model "$root/opt/model" --input "$root/opt/texts.jsonl" --output "$work/scored.jsonl"
 cmp "$work/scored.jsonl" "$root/opt/scored.jsonl"
 echo "debian_chroot: $(wc -l <"$work/scored.jsonl") texts have the tokens and log-probabilities that they have here"
