@@ -15,6 +15,12 @@ suffix=
 if [[ "${1:-}" == --cuda ]]; then
   preset=portable-cuda
   suffix=-cuda
+  CUDACXX=${CUDACXX:-$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")}
+  export CUDACXX
+  if [[ ! -x "$CUDACXX" ]]; then
+    echo "package: --cuda needs nvcc; it is neither on the PATH nor at $CUDACXX" >&2
+    exit 1
+  fi
   shift
 fi
 
