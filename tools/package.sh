@@ -4,8 +4,8 @@
 # The last line is the package's path: build/package/grpo_train-VERSION-ARCHITECTURE[-cuda].tar.gz. Its folder holds
 # bin, lib, share and a link to the configs, and the demo runs in it: bin/grpo_train --config configs/demo_gtp2.yaml
 # The program is built with preset portable (any x86-64 CPU with AVX2 and FMA); --cuda: preset portable-cuda.
-# Left to the system: the C and C++ runtime (glibc 2.36 or newer, libstdc++ of GCC 12 or newer when packed on Debian 12)
-# and, with --cuda, the driver, cuBLASLt and NCCL, which a run loads when it needs them.
+# Left to the system: the C and C++ runtime (packed on Debian 12: glibc 2.34 and GCC 12's libstdc++ or newer) and, with
+# --cuda, the driver, cuBLASLt and NCCL, which a run loads when it needs them.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/usage.sh" "$@"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
