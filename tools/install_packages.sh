@@ -5,7 +5,7 @@
 set -euo pipefail
 
 packages=(
-  g++ cmake ninja-build ccache pkg-config python3
+  g++ cmake ninja-build ccache patchelf pkg-config python3
   libgloo-dev libyaml-cpp-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libcli11-dev
   libsentencepiece-dev libre2-dev libpcre2-dev libicu-dev libxxhash-dev zlib1g-dev libgtest-dev
 )

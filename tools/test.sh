@@ -3,7 +3,7 @@
 # usage: tools/test.sh [--all] [ctest options]
 # Always: preset cpu, and where nvcc is found the CUDA build for sm_90 (compiled, not run).
 # --all adds: the presets cpu-asan (with UBSan) and cpu-tsan with their tests, all CUDA architectures from sm_80
-# on, and the mutation tests.
+# on, the mutation tests, the portable build's bits, and the package in a bare Debian 12.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/usage.sh" "$@"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -70,6 +70,10 @@ if [[ $all == 1 ]]; then
     without_randomised_addresses ctest --preset cpu-tsan --parallel "$(nproc)"
   stage "mutation tests"
   ./tests/mutation/run.sh
+  stage "bits of the portable build"
+  ./tests/package/portable_bits.sh
+  stage "package in a bare Debian 12"
+  ./tests/package/debian_chroot.sh
 fi
 
 stage "tests, preset cpu"

@@ -3,6 +3,6 @@
 
 namespace grpo::app {
 
-inline constexpr const char* kVersion = "0.1.0";
+extern const char* const kVersion;  // as the build's project() states it: "1.2.3"
 
 }  // namespace grpo::app

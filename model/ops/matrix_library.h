@@ -43,6 +43,9 @@ constexpr int64_t row_bucket(int64_t num_rows) {
   return power > 16 && between >= num_rows ? between : power;
 }
 
+// Why this machine's cuBLASLt cannot be used, in a build with CUDA; empty when it can. Thread-safe.
+std::string why_no_matrix_library();
+
 // One per rank, beside its workspace, for one device; on the CPU it holds nothing. Not thread-safe.
 // Algorithms come from the library's heuristic, never from timings, and stay the same for the
 // object's life: the same library on the same kind of device always computes the same bits.

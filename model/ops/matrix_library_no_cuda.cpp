@@ -6,6 +6,8 @@ namespace grpo {
 
 struct MatrixLibrary::State {};
 
+std::string why_no_matrix_library() { return ""; }
+
 MatrixLibrary::MatrixLibrary(Device device) {
   if (device.kind == DeviceKind::kCuda) check_cuda_device(device);
 }

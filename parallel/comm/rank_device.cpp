@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/core/device_cuda.h"
+#include "model/ops/matrix_library.h"
 #include "parallel/comm/device_link.h"
 #include "parallel/comm/host_collectives.h"
 
@@ -26,6 +27,9 @@ Device own_cuda_device(int local_rank) {
   }
   try {
     check_cuda_device(device);
+    if (const std::string reason = why_no_matrix_library(); !reason.empty()) {
+      throw CudaError(reason);
+    }
   } catch (const CudaError& error) {
     throw ConfigError(fmt::format("parallel.device is cuda: {}; allowed here: cpu", error.what()));
   }

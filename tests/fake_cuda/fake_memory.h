@@ -4,6 +4,8 @@
 // wrong on a GPU.
 #pragma once
 
+#include <string>
+
 #include "model/core/tensor.h"
 #include "model/ops/op_context.h"
 
@@ -15,6 +17,9 @@ Tensor on_host(const Tensor& tensor);
 // How many devices there seem to be: 8 with GRPO_TEST_DEVICE=cuda, else 0, until told otherwise.
 // They share one memory.
 void set_fake_device_count(int count);
+
+// What why_no_matrix_library() says; "" until told otherwise.
+void set_fake_matrix_library_problem(const std::string& problem);
 
 // For the CPU reference behind an operator of the fake device; of the calling thread.
 OpContext& host_context();

@@ -287,7 +287,23 @@ void cuda::check_linear_exactness(const LinearProbe& probe, const Tensor& weight
 
 namespace grpo {
 
+namespace {
+
+std::string matrix_library_problem;
+
+}  // namespace
+
+namespace testing {
+
+void set_fake_matrix_library_problem(const std::string& problem) {
+  matrix_library_problem = problem;
+}
+
+}  // namespace testing
+
 struct MatrixLibrary::State {};
+
+std::string why_no_matrix_library() { return matrix_library_problem; }
 
 MatrixLibrary::MatrixLibrary(Device) {}
 

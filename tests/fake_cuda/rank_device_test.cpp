@@ -18,7 +18,10 @@ using parallel::World;
 class RankDeviceTest : public ::testing::Test {
  protected:
   RankDeviceTest() { set_fake_device_count(1); }
-  ~RankDeviceTest() override { set_fake_device_count(1); }
+  ~RankDeviceTest() override {
+    set_fake_device_count(1);
+    set_fake_matrix_library_problem("");
+  }
 
   static std::string error_of(const std::function<void()>& call) {
     try {
@@ -59,6 +62,17 @@ TEST_F(RankDeviceTest, NoGpu) {
     EXPECT_EQ(chosen.description, "cpu (parallel.device is auto: there is no cuda:0)");
     EXPECT_EQ(error_of([&] { choose_device("cuda", 0, world); }),
               "parallel.device is cuda: there is no cuda:0; allowed here: cpu");
+  });
+}
+
+TEST_F(RankDeviceTest, AGpuWithoutTheMatrixLibrary) {
+  set_fake_matrix_library_problem("cuBLASLt cannot be loaded (libcublasLt.so.13: no such file)");
+  run_ranks(1, [](World& world) {
+    for (const char* wanted : {"auto", "cuda"}) {
+      EXPECT_EQ(error_of([&] { choose_device(wanted, 0, world); }),
+                "parallel.device is cuda: cuBLASLt cannot be loaded (libcublasLt.so.13: no such "
+                "file); allowed here: cpu");
+    }
   });
 }
 

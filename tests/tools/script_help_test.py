@@ -6,9 +6,10 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ["tools/demo.sh", "tools/test.sh", "tools/format.sh", "tools/fuzz.sh", "tools/gpu_check.sh", "tools/lint.sh",
+SCRIPTS = ["tools/demo.sh", "tools/test.sh", "tools/package.sh", "tools/format.sh", "tools/fuzz.sh", "tools/gpu_check.sh", "tools/lint.sh",
            "tools/negative_controls.sh", "tools/check_metrics.py", "tools/compare_runs.py", "tools/benchmark/cudnn_attention.py",
-           "tests/functional/run_all.sh", "tests/gpu/failures.sh"]
+           "tests/functional/run_all.sh", "tests/gpu/failures.sh", "tests/package/portable_bits.sh",
+           "tests/package/debian_chroot.sh"]
 
 
 class ScriptHelp(unittest.TestCase):

@@ -4,6 +4,7 @@
 #include "model/ops/matrix_library.h"
 
 #include <cublasLt.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +15,101 @@
 
 #include "model/core/device_cuda.h"
 #include "model/ops/cuda/launch.cuh"
+
+// The library is loaded, not linked: a machine without it runs on its CPU, and the others say what
+// is missing in one line.
+namespace {
+
+struct LoadedLibrary {
+  void* handle = nullptr;
+  std::string problem;  // empty when the library can be used
+};
+
+#define GRPO_TEXT_OF(value) #value
+#define GRPO_TEXT(value) GRPO_TEXT_OF(value)
+constexpr const char* kLibraryFile = "libcublasLt.so." GRPO_TEXT(CUBLAS_VER_MAJOR);
+
+LoadedLibrary load_library() {
+  LoadedLibrary loaded;
+  loaded.handle = dlopen(kLibraryFile, RTLD_NOW | RTLD_LOCAL);
+  if (loaded.handle == nullptr) {
+    const char* const reason = dlerror();
+    loaded.problem = fmt::format("cuBLASLt cannot be loaded ({})", reason == nullptr ? "" : reason);
+  }
+  return loaded;
+}
+
+const LoadedLibrary& library() {
+  static const LoadedLibrary loaded = load_library();
+  return loaded;
+}
+
+template <typename Function>
+Function* look_up(const char* name) {
+  if (!library().problem.empty()) throw grpo::CudaError(library().problem);
+  void* const address = dlsym(library().handle, name);
+  if (address == nullptr) {
+    throw grpo::CudaError(fmt::format("{} has no {}", kLibraryFile, name));
+  }
+  return reinterpret_cast<Function*>(address);
+}
+
+}  // namespace
+
+// The functions that are used (cublasLt.h's own inline functions call the *_internal ones).
+#define GRPO_FORWARD(Result, name, parameters, arguments)        \
+  Result CUBLASWINAPI name parameters {                          \
+    static const auto function = look_up<decltype(name)>(#name); \
+    return function arguments;                                   \
+  }
+extern "C" {
+GRPO_FORWARD(cublasStatus_t, cublasLtCreate, (cublasLtHandle_t * handle), (handle))
+GRPO_FORWARD(cublasStatus_t, cublasLtDestroy, (cublasLtHandle_t handle), (handle))
+GRPO_FORWARD(const char*, cublasLtGetStatusString, (cublasStatus_t status), (status))
+GRPO_FORWARD(cublasStatus_t, cublasLtMatmul,
+             (cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha,
+              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+              cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+              cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
+              const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t workspace_bytes,
+              cudaStream_t stream),
+             (handle, operation, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout,
+              algorithm, workspace, workspace_bytes, stream))
+GRPO_FORWARD(cublasStatus_t, cublasLtMatrixLayoutInit_internal,
+             (cublasLtMatrixLayout_t layout, size_t size, cudaDataType type, uint64_t rows,
+              uint64_t columns, int64_t stride),
+             (layout, size, type, rows, columns, stride))
+GRPO_FORWARD(cublasStatus_t, cublasLtMatmulDescInit_internal,
+             (cublasLtMatmulDesc_t operation, size_t size, cublasComputeType_t compute_type,
+              cudaDataType_t scale_type),
+             (operation, size, compute_type, scale_type))
+GRPO_FORWARD(cublasStatus_t, cublasLtMatmulDescSetAttribute,
+             (cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute,
+              const void* value, size_t size),
+             (operation, attribute, value, size))
+GRPO_FORWARD(cublasStatus_t, cublasLtMatmulPreferenceInit_internal,
+             (cublasLtMatmulPreference_t preference, size_t size), (preference, size))
+GRPO_FORWARD(cublasStatus_t, cublasLtMatmulPreferenceSetAttribute,
+             (cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+              const void* value, size_t size),
+             (preference, attribute, value, size))
+GRPO_FORWARD(cublasStatus_t, cublasLtMatmulAlgoGetHeuristic,
+             (cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
+              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+              cublasLtMatmulPreference_t preference, int wanted,
+              cublasLtMatmulHeuristicResult_t results[], int* count),
+             (handle, operation, a, b, c, d, preference, wanted, results, count))
+GRPO_FORWARD(cublasStatus_t, cublasLtMatmulAlgoCheck,
+             (cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
+              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+              const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulHeuristicResult_t* result),
+             (handle, operation, a, b, c, d, algorithm, result))
+GRPO_FORWARD(cublasStatus_t, cublasLtMatmulAlgoConfigGetAttribute,
+             (const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute,
+              void* value, size_t size, size_t* size_written),
+             (algorithm, attribute, value, size, size_written))
+}
+#undef GRPO_FORWARD
 
 namespace grpo {
 
@@ -249,6 +345,8 @@ Plan MatrixLibrary::State::choose(const MatrixProduct& product) const {
   if (product.split_k == SplitK::kNever && candidate_rank == 0) return exact_plan(product, *best);
   return *best;
 }
+
+std::string why_no_matrix_library() { return library().problem; }
 
 MatrixLibrary::MatrixLibrary(Device device)
     : state_(device.kind == DeviceKind::kCuda ? std::make_unique<State>(device) : nullptr) {}
